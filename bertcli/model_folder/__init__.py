@@ -1,14 +1,15 @@
-"""Model folders: from a name to a folder, the files in it, and what they say.
+"""Model folders: find the folder of a model by name, and read the files in it.
 
-- `find` returns the folder of a model: a folder, a model that an installed package carries, the
-  Hugging Face cache (`hub_cache`), or the hub (`download`, the only importer of huggingface_hub);
-  `removal` deletes a model from the cache.
-- `folder` is the `ModelFolder`, which reads each file once; `files` has the names of the files.
-- `tensors` lists the tensors in weight files and
-  maps them, `names` is the only table of their former names, `shapes` derives the tensors of a
-  model from its config, `weights` compares the two. None of these imports torch.
-- `tokenizer_files` reads tokenizers of every age, as their class (`tokenizer_classes`) does.
+- `find` returns the folder of a model: a given folder, a model carried by an installed package, the
+  Hugging Face cache (`hub_cache`), or a download from the hub (`download`, the only importer of
+  huggingface_hub); `removal` deletes a model from the cache.
+- `folder` defines `ModelFolder`, which reads each file once; `files` defines the file names.
+- `tensors` lists and maps the tensors in weight files, `names` is the only table of their old
+  names, `shapes` derives the tensors of a model from its config, `weights` compares tensors and
+  config. None of these imports torch.
+- `tokenizer_files` reads tokenizer files of every format, following the rules of their class
+  (`tokenizer_classes`).
 - `load` builds a torch model from a folder, and saves one.
 
-Begin with `find`.
+Start with `find`.
 """

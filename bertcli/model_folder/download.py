@@ -1,7 +1,7 @@
-"""Downloads through `huggingface_hub`, with one line of explanation when one fails.
+"""Downloads through `huggingface_hub`; a failed download raises an error of one line.
 
-The library gives tokens, mirrors (HF_ENDPOINT), proxies, locks, progress on a terminal, and files
-that appear in the cache whole or not at all.
+The library provides tokens, mirrors (HF_ENDPOINT), proxies, locks, progress bars on a terminal, and
+atomic writes to the cache.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from bertcli.errors import BertcliError, ModelError, option
 from bertcli.io.paths import public
 from bertcli.model_folder.hub_cache import suggestion
 
-TIMEOUT = 10  # seconds for the first answer; the library's own requests would wait forever
+TIMEOUT = 10  # seconds for the first response; the library's own requests have no timeout
 
 
 def download(
     name: str, revision: str | None, cache: Path, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> Path:
-    """Fetch the files that `choose` picks from a repository's names into the cache.
+    """Download the files that `choose` selects from a repository's file names to the cache.
 
-    Returns the snapshot's folder. The library's log stays off stderr, where our one line belongs,
-    and so do its bars unless that is a terminal.
+    Returns the snapshot folder. The library's log is kept off stderr, and so are its progress bars
+    unless stderr is a terminal.
     """
-    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # both are read by the import
+    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # both are read at import
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        _ = urlsplit(_endpoint()).port  # the library prints on stdout what it cannot parse
+        _ = urlsplit(_endpoint()).port  # the library prints an invalid URL on stdout
         from huggingface_hub import HfApi, snapshot_download
 
         about = HfApi(library_name="bertcli").model_info(name, revision=revision, timeout=TIMEOUT)
@@ -46,7 +46,7 @@ def download(
         )
     except BertcliError:
         raise
-    except Exception as error:  # of the library, of what it is built on, and of no hub's answers
+    except Exception as error:  # errors of the library and its dependencies, and invalid responses
         raise _explained(error, name, revision, cache) from error
     return Path(folder)
 
@@ -57,7 +57,7 @@ def _endpoint() -> str:
 
 
 def _explained(error: BaseException, name: str, revision: str | None, cache: Path) -> ModelError:
-    """Turn an error of the library into one line that says what to do."""
+    """Return the error of a failed download, in one line with a hint."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     hub = public(_endpoint())

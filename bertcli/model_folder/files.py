@@ -1,4 +1,4 @@
-"""The names of the files of models, and which of them are needed. Does not import torch."""
+"""The file names of models, and which of them are needed. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertcli.io.typed_json import (
     is_text,
 )
 
-TOKENIZERS = (  # best first: the words, in one format or another
+TOKENIZERS = (  # in order of preference: the vocabulary, in several formats
     "tokenizer.json",
     "vocab.txt",
     "vocab.json",
@@ -24,54 +24,54 @@ TOKENIZERS = (  # best first: the words, in one format or another
     "spiece.model",
     "spm.model",
 )
-MERGES = "merges.txt"  # beside vocab.json
+MERGES = "merges.txt"  # accompanies vocab.json
 CONFIGS = ("config.json", "bert_config.json")
-WEIGHTS = (  # best first; an index names its shards
+WEIGHTS = (  # in order of preference; an index lists its shards
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-GRAPHS = {  # of OpenVINO, made by `export` or others: they count where there are no weights
+GRAPHS = {  # of OpenVINO, written by `export` or other tools; used if there are no weights
     "float32": "openvino/openvino_model.xml",
     "int8": "openvino/openvino_model_qint8_quantized.xml",
 }
-# As optimum-intel writes it, whatever its number format. The first that there is counts.
+# The last name is optimum-intel's, for any number format. The first existing file is used.
 GRAPH_NAMES = (*GRAPHS.values(), "openvino_model.xml")
-SHARDS = {  # index -> what transformers calls the files that it names
+SHARDS = {  # index -> pattern of the shard names that transformers writes
     "model.safetensors.index.json": "model-*-of-*.safetensors",
     "pytorch_model.bin.index.json": "pytorch_model-*-of-*.bin",
 }
-TENSORFLOW = "*.ckpt*.index"  # Google's own checkpoints; they count where there is nothing better
+TENSORFLOW = "*.ckpt*.index"  # Google's checkpoints; used if there is nothing better
 TENSORFLOW_DATA = "*.ckpt*.data-*-of-*"
-MODULES = "modules.json"  # of sentence-transformers: which modules a text passes through
-TERM_TABLE = "SparseStaticEmbedding"  # a module that is a weight for each token
-STATIC = "StaticEmbedding"  # a module that is a table of token vectors
+MODULES = "modules.json"  # of sentence-transformers: the modules that process a text
+TERM_TABLE = "SparseStaticEmbedding"  # a module with one weight per token
+STATIC = "StaticEmbedding"  # a module with one vector per token
 ADAPTER = "adapter_config.json"  # of PEFT: changes to the weights of another model
-ADAPTED = {  # task_type of an adapter -> what PEFT calls the class of its model, with its head
+ADAPTED = {  # task_type of an adapter -> PEFT's name of the model class with its head
     "SEQ_CLS": "SequenceClassification",
     "TOKEN_CLS": "TokenClassification",
     "QUESTION_ANS": "QuestionAnswering",
 }
-MODEL2VEC_TABLE = "embeddings"  # the tensor that it has in folders of model2vec
+MODEL2VEC_TABLE = "embeddings"  # its tensor in folders of model2vec
 OF_ENCODERS = frozenset({"model_type", "architectures", "hidden_size"})  # keys of config.json
 ROUTER = "router_config.json"
-ROUTED = "[a-z]*_[0-9]*_*"  # how the folders of a Router's modules are called
-PART = "[0-9]*_*"  # how the folders of modules are called: 0_Transformer, 1_Pooling
-SENTENCE_CONFIGS = tuple(  # what sentence-transformers was told of a model, by its class
+ROUTED = "[a-z]*_[0-9]*_*"  # folder names of a Router's modules
+PART = "[0-9]*_*"  # folder names of modules: 0_Transformer, 1_Pooling
+SENTENCE_CONFIGS = tuple(  # settings of sentence-transformers, by model class
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 
 UTF8_ONLY = "safetensors, tokenizers and torch open no other"
-TOKENIZER_PARTS = (  # a tokenizer is made of them
+TOKENIZER_PARTS = (  # the files of a tokenizer
     *TOKENIZERS,
     MERGES,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
 )
-# And what limits its sequences.
+# The tokenizer files and the files that limit its sequence length.
 TOKENIZER_FILES: tuple[str, ...] = (*TOKENIZER_PARTS, *CONFIGS, *SENTENCE_CONFIGS)
 MODEL_FILES: tuple[str, ...] = (
     *TOKENIZER_FILES,
@@ -80,12 +80,12 @@ MODEL_FILES: tuple[str, ...] = (
     f"{PART}/config.json",
     f"{PART}/model.safetensors",  # of a Dense layer
     f"{PART}/pytorch_model.bin",
-    ROUTER,  # of queries and documents that go through other modules
+    ROUTER,  # separate modules for queries and documents
     f"{ROUTED}/*.json",
     f"{ROUTED}/*.txt",
     f"{ROUTED}/model.safetensors",
     f"{ROUTED}/pytorch_model.bin",
-    "idf.json",  # weights of the terms of queries
+    "idf.json",  # weights of query terms
     "sparse_linear.pt",  # of BGE-M3
     "colbert_linear.pt",
     "artifact.metadata",  # of ColBERT
@@ -94,11 +94,11 @@ MODEL_FILES: tuple[str, ...] = (
     TENSORFLOW,
     TENSORFLOW_DATA,
 )
-OTHER_MODELS = (  # modules of sentence-transformers that take texts, and that bertcli does not have
+OTHER_MODELS = (  # sentence-transformers modules that take texts and are not supported
     *("Asym", "BoW", "CLIPModel", "Router", "SparseStaticEmbedding", "WordEmbeddings"),
     *("CNN", "LSTM", "WordWeights"),
 )
-TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that a network is in
+TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that contain a network
 POINTER = b"version https://git-lfs"
 ROUTE = Check(
     lambda value: isinstance(value, list) and all(map(stays_inside, value)),
@@ -110,41 +110,44 @@ class WeightFiles(NamedTuple):
     """The files that hold the weights of a folder."""
 
     format: str  # safetensors, pytorch, tensorflow, openvino (a graph) or none
-    files: tuple[Path, ...] = ()  # with the tensors; the index of TensorFlow is one of them
-    index_file: Path | None = None  # that names the files
+    files: tuple[Path, ...] = ()  # with the tensors; includes the index of TensorFlow
+    index_file: Path | None = None  # file that lists the shards
     shards: Mapping[str, str] = {}
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """The files, and their index before them: what a fingerprint is made of."""
+        """The index, if any, and the files: the input of a fingerprint."""
         return (*([self.index_file] if self.index_file else ()), *self.files)
 
     @property
     def digests(self) -> dict[str, str]:
-        """The sha256 of all of them, by name."""
+        """The sha256 of each file, by name."""
         return {path.name: sha256(path) for path in self.all}
 
 
 class SentenceModule(NamedTuple):
-    """One entry of modules.json: what it is, and where its files are."""
+    """One entry of modules.json: its class and the location of its files."""
 
-    kind: str  # Transformer, Pooling, ...; a module of others has its full name
-    path: str  # seen from the folder; "" is the folder itself
+    kind: str  # Transformer, Pooling, ...; a third-party module has its full name
+    path: str  # relative to the model folder; "" is the folder itself
 
 
 def files_for(dtype: str) -> tuple[str, ...]:
-    """Return the files of a model that is run in this number format, with its graph in 8 bits."""
+    """Return the files needed to run a model in this number format; for int8, with its graph."""
     graph = (GRAPHS["int8"].replace(".xml", ".*"),) if dtype == "int8" else ()
     return (*MODEL_FILES, *graph)
 
 
 def best_weights(has: Callable[[str], bool]) -> str | None:
-    """Return the first of WEIGHTS that there is: the only one that counts."""
+    """Return the first existing file of WEIGHTS, which is the only one used."""
     return next(filter(has, WEIGHTS), None)
 
 
 def weight_map(index: JsonObject, path: Path) -> dict[str, str]:
-    """Return tensor name -> file name of an index of weights. ModelError for any other file."""
+    """Return the tensor name -> file name map of a weight index.
+
+    Raises ModelError if it is invalid.
+    """
     suffix = Path(path.name.removesuffix(".index.json")).suffix
 
     def is_shard(name: Any) -> bool:
@@ -160,9 +163,9 @@ def weight_map(index: JsonObject, path: Path) -> dict[str, str]:
 
 
 def refuse_placeholder(path: Path, content: bytes | None = None) -> None:
-    """Raise ModelError for an empty file, or the pointer that git-lfs leaves instead of a file.
+    """Raise ModelError for an empty file, or for a git-lfs pointer in place of a file.
 
-    ``content`` is that of the file, or its beginning, where it was read already.
+    ``content`` is the content of the file, or its start, if it has been read already.
     """
     if content is None:
         try:
@@ -182,7 +185,7 @@ def refuse_placeholder(path: Path, content: bytes | None = None) -> None:
 
 
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
-    """Return the path of the network, or of a table of token vectors; "" is the folder itself."""
+    """Return the path of the network, or of a static table; "" is the folder itself."""
     return next((module.path for module in modules if module.kind in (*TRANSFORMERS, STATIC)), "")
 
 
@@ -195,5 +198,5 @@ def stays_inside(place: Any) -> bool:
 
 
 def short_class(kind: str) -> str:
-    """Return the class alone: `sentence_transformers.models.Pooling` has moved since version 6."""
+    """Return the class name without its module, which sentence-transformers 6 changed."""
     return kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind

@@ -1,4 +1,4 @@
-"""A name becomes a folder: as one, from an installed package, from the cache, or from the hub."""
+"""Find the folder of a model: a given folder, an installed package, the cache, or the hub."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bertcli.model_folder.hub_cache import (
 )
 from bertcli.versions import pip_command
 
-OFFLINE = ("BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # variables
+OFFLINE = ("BERTCLI_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # environment variables
 YES = ("1", "true", "yes", "on")
 
 
@@ -42,10 +42,10 @@ def find_model(
     revision: str | None = None,
     offline: bool = False,
 ) -> ModelFolder:
-    """Find the folder of a model that holds `files`, fetching them from the hub as the last resort.
+    """Return the folder of a model that contains `files`; download missing files as a last resort.
 
-    `files` are names or patterns; of alternatives (weights in several formats) the best is enough.
-    Raises ModelError when the model is not found or incomplete.
+    `files` are names or patterns; of alternatives (weights in several formats) the best one is
+    enough. Raises ModelError if the model is not found or incomplete.
     """
     place = os.path.expanduser(name)
     if os.path.isdir(place):
@@ -77,7 +77,7 @@ def find_model(
 
 
 def _online() -> str:
-    """Return how the network is turned on again."""
+    """Return the instruction for turning the network on again."""
     names = [name for name in OFFLINE if os.environ.get(name, "").lower() in YES]
     return f"run once without {' and '.join([f'{name}=1' for name in names]) or option('offline')}"
 
@@ -102,7 +102,10 @@ def _given(name: str, path: Path, files: Sequence[str], revision: str | None) ->
 
 
 def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
-    """Find an installed carrier without importing it, which would import sentence-transformers."""
+    """Return the folder of an installed carrier, without importing the carrier.
+
+    Its import would import sentence-transformers.
+    """
     if name not in CARRIERS:
         return None
     from importlib.util import find_spec
@@ -119,11 +122,11 @@ def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
 def _from_hub(
     name: str, files: Sequence[str], revision: str | None, cached: ModelFolder | None
 ) -> ModelFolder:
-    """Fetch what is not in the cache; when that fails, return a cached copy."""
+    """Download the files that are not in the cache; if that fails, return the cached copy."""
     from bertcli.model_folder.download import download
 
     def choose(names: Sequence[str]) -> list[str]:
-        # A table of token vectors needs no config; the modules say so once they are here.
+        # A table of token vectors needs no config; modules.json identifies it after the download.
         config = MODULES not in names
         if pick([ADAPTER], names) and not set(files).isdisjoint(WEIGHTS):
             raise ModelError(
@@ -149,10 +152,10 @@ def _from_hub(
 
 
 def download_model(name: str, revision: str | None = None) -> ModelFolder:
-    """Fetch the files of a model that bertcli uses from the hub into its cache.
+    """Download the files of a model that bertcli uses from the hub to its cache.
 
-    Unlike `find_model`, it asks the hub for the newest commit also where the cache has one. Raises
-    UsageError for a folder, an installed model, and where the environment forbids the network.
+    Unlike `find_model`, it always checks the hub for the newest commit. Raises UsageError for a
+    folder, for an installed model, and if the environment forbids network access.
     """
     full_name = hub_id(name)
     if revision is None and (installed := carried(full_name, MODEL_FILES)):
@@ -181,15 +184,15 @@ def hub_id(name: str) -> str:
 class StoredModel(NamedTuple):
     """A model on this machine."""
 
-    name: str  # its id on the hub
+    name: str  # id on the hub
     state: str  # installed or cached
     path: Path
-    size: int  # bytes
-    folder: ModelFolder | None  # None where the cache has no file of its main revision
+    size: int  # in bytes
+    folder: ModelFolder | None  # None if the cache has no file of the main revision
 
 
 def stored_models() -> list[StoredModel]:
-    """Return the models on this machine, the installed ones first."""
+    """Return the models on this machine, installed ones first."""
     models = []
     for name in CARRIERS:
         if folder := carried(name, ()):
@@ -205,11 +208,11 @@ def stored_models() -> list[StoredModel]:
 
 
 def linked_size(folder: Path) -> int:
-    """Return the bytes of the files below a folder, also of those that are links."""
+    """Return the total size in bytes of the files below a folder, following links."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def stored_size(folder: Path) -> int:
-    """Return the bytes of the files below a folder; what links name counts where it lies."""
+    """Return the size in bytes of the files below a folder, without links."""
     paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
     return sum(path.lstat().st_size for path in paths if not path.is_symlink())

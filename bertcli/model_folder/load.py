@@ -1,11 +1,11 @@
-"""A folder and a model: load strictly, with a report, and save what transformers loads.
+"""Load a model from a folder, strictly and with a report; save a model as transformers loads it.
 
     model, report = load("bert-base-uncased")   # a folder
     save(model, model.config, "mine")
 
-No tensor is initialised at random, unless a fresh head is asked for: each comes from the files, or
-`load` fails and names what is missing. names.py has the old names, tensors.py the file formats,
-weights.py compares the weights with a class, and says what is wrong.
+No tensor is initialised at random, except in a fresh head: each comes from the files, or `load`
+fails with the names of the missing tensors. names.py has the old names, tensors.py the file
+formats; weights.py compares the weights with a class and describes mismatches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.initial_weights import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
-M = TypeVar("M", bound=Model, default=Model)  # of what class a model is loaded
+M = TypeVar("M", bound=Model, default=Model)  # the class of the loaded model
 Place: TypeAlias = torch.device | str
 
 
@@ -54,27 +54,27 @@ def load(
     fresh: bool = False,
     labels: Sequence[str] = (),
 ) -> tuple[M, LoadReport]:
-    """Load the model of a folder, in eval mode, with a report of what the folder holds.
+    """Load the model of a folder, in eval mode, with a report of the folder's tensors.
 
-    The class is the one that config.json names first. `pooler` is for BertModel: by default it
-    has one when there are weights for it. `dtype` is by default that of the files, the widest if
-    they mix several. On a CPU the weights stay mapped files until they are used. ModelError,
-    naming file and tensors, unless every tensor of the model is there in its shape.
+    The default class is the one that config.json lists first. `pooler` is for BertModel: by default
+    the model has one if there are weights for it. `dtype` is by default the dtype of the files, the
+    widest if there are several. On a CPU the weights stay memory-mapped until they are used. Raises
+    ModelError, with file and tensors, unless every tensor of the model is present in its shape.
 
     A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
-    number of `labels`, are drawn at random; `report.fresh` names them.
+    number of `labels`, are initialised at random; `report.fresh` lists them.
     """
     report = report_on(
         ModelFolder.at(folder), None if cls is None else cls.__name__, pooler, labels
     )
     report = report.with_fresh_head() if fresh else report
-    report.refuse()  # before sizes that no file has are built
+    report.refuse()  # before building a model of sizes that the files lack
     try:
         make: Any = cls or ARCHITECTURES[report.model]
         with torch.device("meta"), _SkipInitialisation():
             bare = issubclass(make, BertModel)
             model = make(report.config, report.pooler) if bare else make(report.config)
-    except ModelError as bad:  # which knows of no files
+    except ModelError as bad:  # that error does not name the file
         raise ModelError(
             f"{report.model_folder.config_file}: {bad.marked}", bad.marked_hint
         ) from None
@@ -84,7 +84,7 @@ def load(
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Skips random initialisation, which on `meta` would import sympy: 2 seconds."""
+    """Skips random initialisation, which on `meta` would import sympy (2 s)."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -97,13 +97,13 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 def _base(model: Model) -> str:
-    """Return what canonical names have in front of those of a model."""
+    """Return the prefix of canonical names, relative to the model's own names."""
     return "" if isinstance(model, BertWithHead) else BASE
 
 
 def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.dtype) -> None:
 
-    @functools.cache  # a tensor with two names is read once
+    @functools.cache  # reads a tensor with two names once
     def read(stored: StoredTensor) -> Tensor:
         tensor = torch.from_numpy(np.require(bits(stored, report.mapped_files), None, "A"))
         return (tensor.view(torch.bfloat16) if stored.dtype == "BF16" else tensor).to(device, dtype)
@@ -118,14 +118,14 @@ def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.d
             continue
         source = report.used[canonical]
         own = model.config.tie_word_embeddings or source is report.stored.get(canonical)
-        state[name] = read(source) if own else read(source).clone()  # two parameters, not one
+        state[name] = read(source) if own else read(source).clone()  # two separate parameters
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model, BertWithHead):
-        model.tie()  # assign=True gave each name a parameter of its own
+        model.tie()  # assign=True gave each name its own parameter
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file that is known to be whole, copied, not mapped."""
+    """Return the tensors of a safetensors file that is known to be complete, copied, not mapped."""
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
@@ -133,12 +133,11 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save(model: Model, config: BertConfig, folder: str | Path) -> None:
-    """Write config.json and model.safetensors, which transformers loads as well.
+    """Write config.json and model.safetensors, which transformers can load as well.
 
-    A tied weight is written once, under the name that transformers chooses. Each file appears
-    whole, and the config last: a folder in which saving was interrupted does not load.
-    ValueError when `config` does not describe the model; OutputError when
-    the folder cannot be written.
+    A tied weight is written once, under the name that transformers uses. Each file is written
+    atomically, the config last: a folder from an interrupted save does not load. Raises ValueError
+    if `config` does not describe the model, OutputError if the folder is not writable.
     """
     weights = _as_saved(model)
     pooler = not isinstance(model, BertModel) or model.pooler is not None
@@ -155,7 +154,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
 
 
 def _as_saved(model: Model) -> dict[str, Tensor]:
-    """Return the weights under the names that transformers gives them, stacked where it does."""
+    """Return the weights under the names of transformers, stacked where it stacks them."""
     family = model.config.family
     kind = type(model).__name__
     weights = {_base(model) + name: weight.detach() for name, weight in model.named_parameters()}

@@ -1,9 +1,9 @@
-"""The names that tensors have had, and the ONLY table of BERT's old ones. No torch here.
+"""Names of tensors, and the ONLY table of BERT's old names. Does not import torch.
 
 A canonical name is that of a current BERT checkpoint with a head: `bert.embeddings...`,
 `bert.encoder...`, `bert.pooler...`, and beside them `cls...`, `classifier...`, `qa_outputs...`. A
-BertModel without a head calls its own tensors the same without `bert.`. What other
-families call them is on their pages.
+BertModel without a head uses the same names without `bert.`. The names of other families are in
+their modules.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Collection, Mapping
 
 from bertcli.families.family import Family
 
-# What code around a model puts in front of its names, in any order and number.
+# Prefixes that wrappers of a model add to its names, in any order and number.
 WRAPPERS = (
     "module.",  # DataParallel, DistributedDataParallel, DeepSpeed
     "model.",  # Lightning and most training loops
     "_orig_mod.",  # torch.compile
 )
 
-# What parts of names were called before.
+# Old part of a name -> current one.
 RENAMED: Mapping[str, str] = {
-    "LayerNorm.gamma": "LayerNorm.weight",  # pytorch-pretrained-bert, as TensorFlow has it
+    "LayerNorm.gamma": "LayerNorm.weight",  # pytorch-pretrained-bert, as in TensorFlow
     "LayerNorm.beta": "LayerNorm.bias",
     "dense_act.": "dense.",  # NVIDIA DeepLearningExamples: a layer fused with its activation
     "attention.Wq.": "attention.self.query.",  # classes written after the paper's W^Q, W^K, W^V
@@ -35,7 +35,7 @@ RENAMED: Mapping[str, str] = {
     "embeddings.word_embeddings_syllable.": "embeddings.extra.syllable.",
 }
 
-# Canonical names that are no weights: a model is complete without them.
+# Canonical names of tensors that are not weights: a model is complete without them.
 IGNORED = re.compile(
     r"""bert\.embeddings\.(position_ids|token_type_ids)  # buffers of transformers before 4.31
     | global_step | .*\b(beta[12]_power|adam_[mv]|lamb_[mv]|Adam(_1)?)  # TensorFlow's optimisers
@@ -43,14 +43,14 @@ IGNORED = re.compile(
     re.VERBOSE,
 )
 
-# One weight with two names: a checkpoint may hold either or both.
+# One weight with two names: a checkpoint may contain either or both.
 TIED: Mapping[str, str] = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-# The variables of Google's TensorFlow checkpoints, once "/" is ".": the first that matches counts.
-# Source: modeling.py, run_pretraining.py, run_classifier.py, run_squad.py of google-research/bert.
+# Variables of Google's TensorFlow checkpoints, after "/" became ".". Source: modeling.py,
+# run_pretraining.py, run_classifier.py, run_squad.py of google-research/bert.
 TENSORFLOW: tuple[tuple[str, str], ...] = (
     (r"\.layer_(\d+)\.", r".layer.\1."),
     (r"^cls\.squad\.output_weights$", "qa_outputs.weight"),
@@ -60,26 +60,26 @@ TENSORFLOW: tuple[tuple[str, str], ...] = (
     (r"^cls\.predictions\.output_bias$", "cls.predictions.bias"),
     (r"\.output_weights$", ".weight"),
     (r"\.output_bias$", ".bias"),
-    (r"\.kernel$", ".weight"),  # and transposed
+    (r"\.kernel$", ".weight"),  # also transposed
     (r"_embeddings$", "_embeddings.weight"),
 )
 
-# A head -> how the canonical names of its tensors begin.
+# Head -> prefix of the canonical names of its tensors.
 HEADS: Mapping[str, str] = {
     "pooler": "bert.pooler.",
     "masked language model": "cls.predictions.",
     "next sentence": "cls.seq_relationship.",
-    "classifier": "classifier",  # and before it `classifier_head`, in families that have one
+    "classifier": "classifier",  # also `classifier_head`, in families that have one
     "question answering": "qa_outputs.",
     "replaced tokens": "discriminator_predictions.",  # of ELECTRA
 }
 
 
 def canonical(name: str, family: Family, kind: str) -> tuple[str, ...]:
-    """Return the canonical names of a tensor in a checkpoint; what is unknown stays as it is.
+    """Return the canonical names of a checkpoint's tensor; an unknown name is returned unchanged.
 
-    Several where it holds several, stacked. Two names may map to one, as in a file that holds a
-    tensor twice: the caller must look. ``kind`` is the class that is read.
+    A tensor that stacks several has several names. Two names may map to one, if a file contains a
+    tensor twice: the caller must check that. ``kind`` is the class that is read.
     """
     renamed = name.replace("/", ".")
     for pattern, new in TENSORFLOW:
@@ -92,10 +92,10 @@ def canonical(name: str, family: Family, kind: str) -> tuple[str, ...]:
 
 
 def ignored(name: str) -> bool:
-    """Tell whether the tensor of this canonical name is not a weight of a model."""
+    """Return True if the tensor of this canonical name is not a weight of a model."""
     return IGNORED.fullmatch(name) is not None
 
 
 def heads_in(names: Collection[str]) -> list[str]:
-    """List the heads, the pooler among them, that a checkpoint of these canonical names holds."""
+    """Return the heads, including the pooler, in a checkpoint with these canonical names."""
     return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]

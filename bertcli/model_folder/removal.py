@@ -18,13 +18,14 @@ class CachedModel(NamedTuple):
 
     name: str
     path: Path
-    size: int  # bytes
+    size: int  # in bytes
 
 
 def find_cached(name: str) -> CachedModel:
-    """Find a model in the hub's cache.
+    """Return a model in the hub's cache.
 
-    Raises UsageError for a folder and for an installed package, ModelError for what is not there.
+    Raises UsageError for a folder or an installed package, ModelError for a model that is not
+    cached.
     """
     full_name = hub_id(name)
     path = repository(full_name)
@@ -44,13 +45,13 @@ def find_cached(name: str) -> CachedModel:
 def remove_cached(model: CachedModel) -> None:
     """Remove all revisions of a model from the cache.
 
-    Raises ModelError where that is damaged, or files cannot be removed.
+    Raises ModelError if the cached model is damaged, or files cannot be removed.
     """
-    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # read by the import
+    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # read at import
     from huggingface_hub import scan_cache_dir
 
     cache = scan_cache_dir(cache_root())
-    # A commit would be looked for in all models, and a model that was copied has the same.
+    # The library would search a commit in all models, and a copied model has the same commit.
     alone = replace(
         cache,
         repos=frozenset(repo for repo in cache.repos if repo.repo_path.name == model.path.name),

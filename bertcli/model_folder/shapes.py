@@ -1,8 +1,8 @@
-"""Which tensors a BERT has, and their shapes, from the config alone: nothing here needs torch.
+"""The tensors of a BERT and their shapes, derived from the config. Does not import torch.
 
     expected(BertConfig())["pooler.dense.weight"]   # (768, 768)
 
-Names are those of the modules' own state dicts, which a test compares for every class.
+Names equal those of the modules' state dicts; a test compares them for every class.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Named: TypeAlias = Iterator[tuple[str, Shape]]
 
 
 def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> dict[str, Shape]:
-    """Return tensor name -> shape of the class `name`, as `state_dict()` names them.
+    """Return tensor name -> shape of the class `name`, as in its `state_dict()`.
 
-    Without ``pooler`` that of BERT is left out. ModelError for a class that is not BERT's.
+    Without ``pooler``, BERT's pooler is left out. Raises ModelError for a class that is not a BERT.
     """
     if name not in HEAD_PARTS:
         raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
@@ -38,20 +38,23 @@ def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -
 
 
 def tied(config: BertConfig, name: str) -> dict[str, str]:
-    """Return the tensors that are another one under a second name: second name -> first name."""
+    """Return the tied tensors: second name -> first name."""
     names = expected(config, name) if config.tie_word_embeddings else {}
     return {second: first for second, first in TIED.items() if {second, first} <= names.keys()}
 
 
 def parameters(config: BertConfig, name: str, pooler: bool = True) -> int:
-    """Return how many a class has, with or without BERT's pooler; a tied tensor counts once."""
+    """Return the parameter count of a class, with or without BERT's pooler.
+
+    A tied tensor counts once.
+    """
     second = tied(config, name)
     shapes = expected(config, name, pooler)
     return sum(prod(shape) for tensor, shape in shapes.items() if tensor not in second)
 
 
 def _part(name: str, *shape: int, bias: bool = True) -> Named:
-    """Yield the tensors of a linear layer (of outputs and inputs) or a norm (of a width)."""
+    """Yield the tensors of a linear layer (outputs, inputs) or of a norm (width)."""
     yield f"{name}.weight", shape
     if bias:
         yield f"{name}.bias", shape[:1]
@@ -129,7 +132,7 @@ def _layer(config: BertConfig, layer: int) -> Named:
 
 
 def _attention(config: BertConfig, name: str, heads: int) -> Named:
-    """`heads` is the width of all heads together."""
+    """Yield the tensors of an attention; `heads` is the total width of all heads."""
     bias = config.structure.attention_bias
     for part in ("query", "key", "value"):
         yield from _part(f"{name}.self.{part}", heads, config.hidden_size, bias=bias)

@@ -1,16 +1,15 @@
-"""The tensors of a checkpoint, under the names that its files give them; without torch.
+"""The tensors of a checkpoint, under their names in the files. Does not import torch.
 
     for tensor in read_tensors(ModelFolder.at("bert-base-uncased").weights):
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
-Only headers, indexes and the descriptions in pickles are read, and nothing in a pickle is run;
-`mapped` and `bits` map the numbers. A file that is truncated, or contradicts itself, is a
-ModelError.
+Only headers, indexes and pickled descriptions are read, and no pickle is executed; `mapped` and
+`bits` map the numbers. A file that is truncated, or contradicts itself, raises ModelError.
 
-TensorFlow's (`bert_model.ckpt.index` and `.data-*`) are read without TensorFlow. The index is a
-sorted table in LevelDB's format: blocks of keys and values, found by an index block, found by a
-footer. Its keys are the names of variables, its values protocol buffers that say in which data
-file, at which byte, with which shape and type the numbers lie, bare and little-endian. Sources:
+TensorFlow checkpoints (`bert_model.ckpt.index` and `.data-*`) are read without TensorFlow. The
+index is a sorted table in LevelDB format: a footer locates an index block, which locates blocks of
+keys and values. Keys are names of variables; values are protocol buffers with the data file, byte
+offset, shape and type of the numbers, which are stored raw in little-endian order. Sources:
 tensorflow/core/util/tensor_bundle/tensor_bundle.h, tensor_bundle.proto, and doc/table_format.md of
 LevelDB.
 """
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
 def read_tensors(
     weights: WeightFiles, mapped_files: MappedFiles | None = None
 ) -> list[StoredTensor]:
-    """Return the tensors of a checkpoint, file by file. ModelError when a file is broken.
+    """Return the tensors of a checkpoint, file by file. Raises ModelError if a file is broken.
 
     With ``mapped_files``, safetensors files stay mapped there for `bits`.
 
-    Every tensor of an index must be in the file that it names; tensors that it leaves out are read
-    as well, as in transformers.
+    Every tensor of an index must be in the file that the index states; tensors that are missing in
+    the index are read as well, as in transformers.
     """
     if weights.format == "openvino":
         raise ModelError(
@@ -71,9 +70,9 @@ def read_tensors(
 
 
 class MappedFiles(dict[Path, mmap.mmap]):
-    """Files, each mapped at its first use; changes stay in this process.
+    """Memory-mapped files, each mapped at its first use; changes stay in this process.
 
-    ModelError for an empty or missing file, or one that cannot be mapped.
+    Raises ModelError for an empty or missing file, or one that cannot be mapped.
     """
 
     def __missing__(self, path: Path) -> mmap.mmap:
@@ -93,18 +92,18 @@ class MappedFiles(dict[Path, mmap.mmap]):
 
 
 def mapped(stored: StoredTensor) -> np.ndarray:
-    """Return the numbers of a tensor, read where they are used. bfloat16 becomes float32.
+    """Return the numbers of a tensor, memory-mapped. bfloat16 becomes float32.
 
-    ModelError when the file has fewer bytes, or NumPy has no such numbers.
+    Raises ModelError if the file is too short, or NumPy has no such dtype.
     """
     array = bits(stored, MappedFiles())
     return float32_of(array) if stored.dtype == "BF16" else array
 
 
 def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
-    """Return the same as `mapped` does, but of bfloat16 its bits.
+    """Return the numbers of a tensor like `mapped`, but bfloat16 as its bits.
 
-    Old files of torch have numbers at odd places: who cannot read these has to copy them.
+    Numbers in old torch files may be unaligned: callers that need alignment must copy them.
     """
     import numpy as np
 
@@ -124,7 +123,7 @@ def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
 
 
 def as_float32(array: np.ndarray, stored: StoredTensor) -> np.ndarray:
-    """Return the numbers of a tensor as float32. ModelError when float64 numbers are too large."""
+    """Return the numbers of a tensor as float32. Raises ModelError if float64 numbers overflow."""
     import numpy as np
 
     try:
@@ -137,7 +136,7 @@ def as_float32(array: np.ndarray, stored: StoredTensor) -> np.ndarray:
         ) from None
 
 
-# --- TensorFlow's ---
+# --- TensorFlow checkpoints ---
 
 FOOTER = 48  # bytes: two handles, padding, MAGIC
 MAGIC = bytes.fromhex("57fb808b247547db")
@@ -148,7 +147,10 @@ CONVERT = """download it again, or convert it where TensorFlow and "transformers
 
 
 def read_index(index: Path) -> list[StoredTensor]:
-    """Return the variables of a checkpoint by its .index file. ModelError when it is broken."""
+    """Return the variables of a checkpoint from its .index file.
+
+    Raises ModelError if it is broken.
+    """
     try:
         entries = dict(_entries(read_bytes(index, hint=CONVERT) or b""))
         header = fields(entries.pop(b"", b""))
@@ -175,11 +177,11 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
     file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
     kind = number(entry, 1)
     dtype = DTYPES.get(kind)
-    if dtype is None or 7 in entry:  # an integer, a string, or a variable cut in slices
+    if dtype is None or 7 in entry:  # an integer, a string, or a sliced variable
         return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
     if prod(shape) * BYTES[dtype] != nbytes:
         raise ValueError("the size is not that of the shape")
-    if len(shape) == 2 and name.endswith("/kernel"):  # the transpose of what a model has
+    if len(shape) == 2 and name.endswith("/kernel"):  # transposed, compared with the model
         return StoredTensor(name, dtype, shape[::-1], nbytes, file, offset, (1, shape[1]))
     return StoredTensor(name, dtype, shape, nbytes, file, offset)
 
@@ -190,7 +192,7 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
 def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(table) < FOOTER or table[-8:] != MAGIC:
         raise ValueError("no footer")
-    _, _, at = _handle(table, len(table) - FOOTER)  # of a block that nothing uses
+    _, _, at = _handle(table, len(table) - FOOTER)  # of an unused block
     start, size, _ = _handle(table, at)
     for _, handle in _block(table, start, size):
         start, size, _ = _handle(handle, 0)
@@ -198,7 +200,10 @@ def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a block; each key says how much it shares with the one before."""
+    """Yield the entries of a block.
+
+    Each key stores how many of its first bytes it shares with the previous key.
+    """
     if table[start + size]:
         raise ValueError("a compressed block")
     restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
@@ -216,7 +221,7 @@ def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]
 
 
 def _handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """Read where a block starts and its size; then comes the place after the handle."""
+    """Return the start and the size of a block, and the offset after the handle."""
     start, at = varint(data, at)
     size, at = varint(data, at)
     return start, size, at

@@ -1,14 +1,14 @@
-"""What the tokenizer classes of transformers make of a folder: a row for each.
+"""The rules of transformers' tokenizer classes, one table row each.
 
     kind = class_of(settings, config, "WordPiece")   # BERT's where config.json says no more
     kind.roles["mask_token"]                         # "<mask>" of RoBERTa
 
-A folder names its class, or config.json the type of its model. Such a class takes from
-tokenizer.json the words, the added tokens and the values of its own settings where
-tokenizer_config.json is silent; normalizer, pre-tokenizer, decoder and what stands around texts it
-makes anew. That is what transformers computes with, so it is done here as well. Any other class
-takes the file as it is, and so is a tokenizer.json that no other file accompanies. Source:
-models/*/tokenization_*.py and auto/tokenization_auto.py of transformers 5.23.
+The class is given by the folder, or by the model type in config.json. It takes the vocabulary and
+the added tokens from tokenizer.json, and the values of its own settings if tokenizer_config.json
+does not set them; it creates the normalizer, pre-tokenizer, decoder and post-processor anew. This
+package does the same, to compute what transformers computes. Any other class uses tokenizer.json
+unchanged, and so does a tokenizer.json without other files. Source: models/*/tokenization_*.py and
+auto/tokenization_auto.py of transformers 5.23.
 """
 
 from __future__ import annotations
@@ -39,27 +39,31 @@ LIKE_ROBERTA = {
 }
 ENDS = ("cls_token", "sep_token")  # around texts
 PREFIX = "##"  # of a token that continues a word
-BYTE_SPACE = "Ġ"  # what GPT-2 writes for the byte of a blank
-SPACE = "▁"  # what SentencePiece writes for a blank
+BYTE_SPACE = "Ġ"  # GPT-2's character for the byte of a blank
+SPACE = "▁"  # SentencePiece's character for a blank
 
 
 class TokenizerClass(NamedTuple):
-    """What a class makes: ``model`` is the kind of model whose tokenizer.json it takes."""
+    """The rules of a tokenizer class.
+
+    ``model`` is the `tokenizers` model that its tokenizer.json must have.
+    """
 
     name: str
     model: str | None = None
-    roles: Mapping[str, str] | None = None  # None: those that the vocabulary has
-    make: Make | None = None  # normalizer, pre-tokenizer, decoder and what stands around texts
-    token_types: bool = False  # whether a call returns them unasked
-    # Whether its mask takes in the blank before it, if nothing is said: as in the tokenizer.json of
-    # the published models. transformers 5 forgot it where a folder has none.
+    roles: Mapping[str, str] | None = None  # None: those in the vocabulary
+    make: Make | None = None  # sets normalizer, pre-tokenizer, decoder, post-processor
+    token_types: bool = False  # True: a call returns them by default
+    # Default of ``lstrip`` for the mask token (it absorbs the blank before it), as in the
+    # tokenizer.json of the published models. transformers 5 omits it if a folder has no
+    # tokenizer.json.
     wide_mask: bool = False
 
 
 def class_of(settings: JsonObject, config: JsonObject, model: str) -> TokenizerClass:
-    """Return the class of a folder whose vocabulary is for this kind of model of tokenizers."""
+    """Return the class of a folder whose vocabulary is for the `tokenizers` model ``model``."""
     named = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    if not settings and not config:  # a file alone: AutoTokenizer adds nothing to it
+    if not settings and not config:  # AutoTokenizer adds nothing to a single file
         return AS_IT_IS
     kind = str(config.get("model_type"))
     name = str(named or MODEL_TYPES.get(kind)).removesuffix("Fast")
@@ -70,7 +74,7 @@ def class_of(settings: JsonObject, config: JsonObject, model: str) -> TokenizerC
 
 
 def roles_of(kind: TokenizerClass, core: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens by role: as the folder names them, else as the class does."""
+    """Return the special tokens by role: those of the folder, otherwise those of the class."""
     if kind.roles is not None:
         return {role: named.get(role, name) for role, name in kind.roles.items()}
     other = {
@@ -82,21 +86,21 @@ def roles_of(kind: TokenizerClass, core: Tokenizer, named: Mapping[str, str]) ->
 
 
 def _steps(part: Any) -> list[Any]:
-    """Return the steps of a normalizer or a pre-tokenizer, which may be one or none."""
+    """Return the steps of a normalizer or a pre-tokenizer, which may be one step or None."""
     if part is None:
         return []
     return [*part] if type(part).__name__ == "Sequence" else [part]
 
 
 def _step(part: Any, name: str) -> Any:
-    """Return a step of a normalizer or a pre-tokenizer; None where it has no such step."""
+    """Return a step of a normalizer or a pre-tokenizer; None if it has no such step."""
     return next((step for step in _steps(part) if type(step).__name__ == name), None)
 
 
 def for_words(core: Tokenizer) -> Tokenizer:
-    """Return the tokenizer for texts that are split into words: with ``add_prefix_space``.
+    """Return a tokenizer for texts that are split into words, with ``add_prefix_space``.
 
-    Without it, byte-level BPE would read words as parts of one long word.
+    Without it, byte-level BPE would read the words as parts of one long word.
     """
     if getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", True):
         return core
@@ -109,9 +113,9 @@ def for_words(core: Tokenizer) -> Tokenizer:
 
 
 def goes_on(core: Tokenizer) -> Callable[[str], bool]:
-    """Return what tells of a token whether it goes on with a word that another one began.
+    """Return a function that returns True for a token that continues a word.
 
-    With WordPiece such a token is marked; with most others the one that begins a word is.
+    WordPiece marks these tokens; most other models mark the first token of a word instead.
     """
     if type(core.model).__name__ == "WordPiece":
         return lambda token: token.startswith(PREFIX)
@@ -128,24 +132,24 @@ def _switch(settings: JsonObject, key: str, otherwise: bool) -> bool:
 
 
 def _ends(core: Tokenizer, roles: Mapping[str, str]) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Return the tokens at the end and at the start of a text, and their ids."""
+    """Return the tokens at the end and at the start of a text, each with its id."""
     sep = roles["sep_token"]
     cls = roles["cls_token"]
     return (sep, core.token_to_id(sep) or 0), (cls, core.token_to_id(cls) or 0)
 
 
 def _bert(core: Tokenizer, _: JsonObject, roles: Mapping[str, str]) -> None:
-    """Make [CLS] A [SEP] and [CLS] A [SEP] B [SEP], B with token type 1, where nothing is said."""
+    """Set up [CLS] A [SEP] and [CLS] A [SEP] B [SEP], B with token type 1, if not yet set up."""
     from tokenizers import decoders, processors
 
     core.decoder = decoders.WordPiece(prefix=PREFIX)
     if core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None:
-        # A template cannot have a token with a "$" or ":" in it.
+        # A template cannot contain a token with a "$" or ":" in it.
         core.post_processor = processors.BertProcessing(*_ends(core, roles))
 
 
 def _mpnet(core: Tokenizer, _: JsonObject, roles: Mapping[str, str]) -> None:
-    """Make <s> A </s></s> B </s>, all of token type 0."""
+    """Set up <s> A </s></s> B </s>, all with token type 0."""
     from tokenizers import decoders, processors
 
     core.decoder = decoders.WordPiece(prefix=PREFIX)
@@ -153,7 +157,7 @@ def _mpnet(core: Tokenizer, _: JsonObject, roles: Mapping[str, str]) -> None:
 
 
 def _roberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
-    """Split as GPT-2 does, and make <s> A </s></s> B </s>."""
+    """Set up the pre-tokenizer of GPT-2, and <s> A </s></s> B </s>."""
     from tokenizers import decoders, pre_tokenizers, processors
 
     before = getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", False)
@@ -166,7 +170,7 @@ def _roberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) ->
 
 
 def _metaspace(core: Tokenizer, settings: JsonObject, *before: Any, never: str = "never") -> None:
-    """Write blanks as U+2581, one before a text."""
+    """Replace blanks by U+2581, and add one before a text."""
     from tokenizers import decoders, pre_tokenizers
 
     was = getattr(_step(core.pre_tokenizer, "Metaspace"), "prepend_scheme", "always")
@@ -177,7 +181,7 @@ def _metaspace(core: Tokenizer, settings: JsonObject, *before: Any, never: str =
 
 
 def xlm_roberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
-    """Split at white space, which does not count, and make <s> A </s></s> B </s>."""
+    """Split at white space, which is not significant, and set up <s> A </s></s> B </s>."""
     from tokenizers import pre_tokenizers, processors
 
     core.normalizer = _step(core.normalizer, "Precompiled")
@@ -186,7 +190,7 @@ def xlm_roberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str])
 
 
 def _albert(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
-    """Clean up as ALBERT's first code did, and split at white space."""
+    """Normalize like the original ALBERT code, and split at white space."""
     from tokenizers import normalizers, pre_tokenizers, processors
 
     was = core.normalizer
@@ -203,7 +207,7 @@ def _albert(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> 
 
 
 def _deberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) -> None:
-    """Make white space a blank; a text does not end with any."""
+    """Replace white space by a blank, and strip it at the end of a text."""
     from tokenizers import pre_tokenizers, processors
 
     lower = _switch(settings, "do_lower_case", bool(_step(core.normalizer, "Lowercase")))
@@ -216,10 +220,10 @@ def _deberta(core: Tokenizer, settings: JsonObject, roles: Mapping[str, str]) ->
 
 
 def _deberta_normalizer(stored: Any, *, lower: bool) -> Any:
-    """Return the normalizer of a DeBERTa, lower-casing first if asked for.
+    """Return the normalizer of a DeBERTa, which lower-cases first if ``lower``.
 
-    Where the folder has SentencePiece's map of characters, with which the models were trained, its
-    own normalizer counts: transformers 5 has NFC instead, so that "…", "½" or "Ａ" are [UNK].
+    If the folder has SentencePiece's character map, with which the models were trained, its own
+    normalizer is used: transformers 5 uses NFC instead, so "…", "½" or "Ａ" become [UNK].
     """
     from tokenizers import Regex, normalizers
 
@@ -253,13 +257,13 @@ _LISTED = (
         "Unigram",
         ROLES | {"unk_token": "<unk>", "pad_token": "<pad>"},
         _albert,
-        token_types=True,  # as it was pretrained, on pairs; transformers 5 gives it zeros
+        token_types=True,  # as pretrained, on pairs; transformers 5 returns zeros
         wide_mask=True,
     ),
     TokenizerClass("DebertaV2Tokenizer", "Unigram", ROLES, _deberta, token_types=True),
 )
 CLASSES = {kind.name: kind for kind in _LISTED}
-MODEL_TYPES = {  # of config.json -> the class of a folder that names none
+MODEL_TYPES = {  # model_type in config.json -> class of a folder that states none
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "gte": "XLMRobertaTokenizer",
@@ -268,6 +272,6 @@ MODEL_TYPES = {  # of config.json -> the class of a folder that names none
     "mpnet": "MPNetTokenizer",
     "albert": "AlbertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
-    "modernbert": "TokenizersBackend",  # whatever its folder names
+    "modernbert": "TokenizersBackend",  # even if its folder states another
     "xlm-roberta-xl": "TokenizersBackend",
 }

@@ -1,11 +1,11 @@
-"""The tokenizer files of a model folder, of every age, read into the tokenizers library.
+"""Read the tokenizer files of a model folder, in any format, into the tokenizers library.
 
-tokenizer.json holds everything; older folders have vocab.txt, vocab.json with merges.txt, or a
-SentencePiece model, and, each of them optional, tokenizer_config.json, special_tokens_map.json and
-added_tokens.json. Words alone do not say what a text goes through before: the class of the
+tokenizer.json contains everything; older folders have vocab.txt, vocab.json with merges.txt, or a
+SentencePiece model, and optionally tokenizer_config.json, special_tokens_map.json and
+added_tokens.json. A vocabulary alone does not define the normalization of a text: the class of the
 tokenizer does (`tokenizer_classes`). A SentencePiece model is a protocol buffer
-(sentencepiece_model.proto): its pieces and their scores, and the table of its normalizer. Ids are
-those of transformers 5.23, which puts tokens of fairseq before the pieces of some classes
+(sentencepiece_model.proto) with the pieces, their scores, and the table of its normalizer. Ids are
+those of transformers 5.23, which inserts tokens of fairseq before the pieces of some classes
 (convert_slow_tokenizer.py).
 """
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
 FLAGS = ("single_word", "lstrip", "rstrip")  # of an added token
-LONGEST_GROWTH = 100  # times; where memory ends, the library ends the process
-USUAL = {  # file -> the class of tokenizers that mostly has it
+LONGEST_GROWTH = 100  # times; out of memory, the library aborts the process
+USUAL = {  # file -> its most common tokenizer class
     "vocab.txt": "BertTokenizer",
     "vocab.json": "RobertaTokenizer",
     "sentencepiece.bpe.model": "XLMRobertaTokenizer",
@@ -63,11 +63,11 @@ USUAL = {  # file -> the class of tokenizers that mostly has it
 TOKEN = Check(is_text, "a token: a string or an object")
 LENGTH = Check(lambda value: type(value) in (int, float) and value >= 1, "a length")
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
-UNIGRAM, CONTROL, NAMED = 1, 3, 4  # kind of a model, and kinds of pieces
-PIECES, TRAINER, NORMALIZER = 1, 2, 3  # of a model
-TEXT_OF_PIECE, SCORE, KIND = 1, 2, 3  # of a piece
-MODEL_TYPE, UNKNOWN_ID = 3, 40  # of how it was trained
-TABLE = 2  # of its normalizer
+UNIGRAM, CONTROL, NAMED = 1, 3, 4  # type of a model, and types of pieces
+PIECES, TRAINER, NORMALIZER = 1, 2, 3  # fields of a model
+TEXT_OF_PIECE, SCORE, KIND = 1, 2, 3  # fields of a piece
+MODEL_TYPE, UNKNOWN_ID = 3, 40  # fields of the trainer settings
+TABLE = 2  # field of the normalizer
 
 
 def content(settings: JsonObject, role: str) -> str | None:
@@ -78,18 +78,18 @@ def content(settings: JsonObject, role: str) -> str | None:
 
 
 def _named(settings: JsonObject) -> dict[str, str]:
-    """Return the special tokens that a folder names, by role."""
+    """Return the special tokens that a folder defines, by role."""
     names = {role: content(settings, role) for role in ROLES}
     return {role: name for role, name in names.items() if name}
 
 
 def is_cased(tokenizer: Tokenizer) -> bool:
-    """Return whether the vocabulary has capital letters, which lower-cased text never uses."""
+    """Return True if the vocabulary has capital letters, which lower-cased text never uses."""
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
 
 
 class Loaded(NamedTuple):
-    """A tokenizer as its files say, its class, its special tokens by role, and warnings."""
+    """A tokenizer as read from its files, its class, its special tokens by role, and warnings."""
 
     core: Tokenizer
     kind: TokenizerClass
@@ -100,7 +100,7 @@ class Loaded(NamedTuple):
 def load_tokenizer(folder: ModelFolder) -> Loaded:
     """Return the tokenizer of tokenizer.json, or else of vocab.txt or of an older format.
 
-    Raises ModelError when a file is missing or broken, or a special token is not there.
+    Raises ModelError if a file is missing or broken, or a special token is missing.
     """
     settings = folder.tokenizer_settings
     config = folder.raw_config
@@ -116,7 +116,7 @@ def load_tokenizer(folder: ModelFolder) -> Loaded:
     else:
         loaded = _from_words(folder, path, settings, config)
     core, kind, roles, warnings = loaded
-    has_ends = not (whole and kind.model == "WordPiece") or (  # which may have none, or others
+    has_ends = not (whole and kind.model == "WordPiece") or (  # it may have none, or others
         core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
     )
     needed = ["unk_token"] * (kind.model != "BPE") + [*ENDS] * has_ends + ["pad_token"]
@@ -150,7 +150,7 @@ def _from_json(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
     lower = settings.switch("do_lower_case")
     is_bert = kind.model == "WordPiece" and type(core.normalizer).__name__ == "BertNormalizer"
     if is_bert and lower is not None:
-        core.normalizer = normalizer(settings, lower=lower)  # as transformers: the settings count
+        core.normalizer = normalizer(settings, lower=lower)  # as in transformers
     return Loaded(core, kind, roles, [])
 
 
@@ -168,19 +168,22 @@ def _read_json(path: Path) -> Tokenizer:
         raise ModelError(
             f"{path}: not a tokenizer: {broken}", "download it again, or remove it to use vocab.txt"
         ) from None
-    if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and by chance
+    if getattr(core.model, "dropout", None) is not None:  # of BPE: for training, and random
         core.model.dropout = None
     return core
 
 
 def growth(part: JsonObject) -> float:
-    """Return how many times longer replacements make a text, at most; ModelError for too many."""
+    """Return the maximum factor by which replacements lengthen a text.
+
+    Raises ModelError if it exceeds `LONGEST_GROWTH`.
+    """
     times = 1.0
     for name in ("normalizers", "decoders"):
         for inner in part.entries(name).objects().values():
             times *= growth(inner)
     if part.get("type") == "Replace":
-        # A pattern that is a regex may match nothing, everywhere.
+        # A regex may match the empty string, everywhere.
         pattern = part.object("pattern").text("String")
         content = len(part.text("content") or "")
         times = max(1.0, content / len(pattern) if pattern else 1 + content)
@@ -192,7 +195,7 @@ def growth(part: JsonObject) -> float:
 
 
 def sentence_limit(raw: JsonObject) -> int | None:
-    """Return the limit it sets; that of the tokenizer's arguments precedes ``max_seq_length``."""
+    """Return the limit in a sentence config; tokenizer arguments precede ``max_seq_length``."""
     for name in ("processor_kwargs", "tokenizer_args"):
         if limit := raw.object(name).whole("model_max_length", 1):
             return limit
@@ -200,14 +203,14 @@ def sentence_limit(raw: JsonObject) -> int | None:
 
 
 def sequence_limit(folder: ModelFolder) -> int | None:
-    """Return the longest sequence that every file of the folder allows, None without a limit.
+    """Return the maximum sequence length that all files of the folder allow; None without a limit.
 
-    The limit of sentence-transformers replaces that of the tokenizer, as it does there.
+    As in sentence-transformers, its own limit replaces that of the tokenizer.
     """
     limits = [sentence_limit(folder.sentence_settings) or _length(folder.tokenizer_settings)]
     for name in CONFIGS:
         config = folder.object(name)
-        rows = config.whole("max_position_embeddings", 1)  # which the model has
+        rows = config.whole("max_position_embeddings", 1)  # of the model
         family = FAMILIES.get(config.text("model_type") or "")
         if rows is not None and family is not None:
             first = family.structure(family.filled(config)).first_position
@@ -218,7 +221,7 @@ def sequence_limit(folder: ModelFolder) -> int | None:
 
 
 def _length(settings: JsonObject) -> int | None:
-    """Return the limit that tokenizer_config.json sets, which transformers may write as 1e30."""
+    """Return the limit in tokenizer_config.json, which transformers may write as 1e30."""
     length: float | None = settings.checked("model_max_length", LENGTH)
     return None if length is None or length >= UNLIMITED else int(length)
 
@@ -226,7 +229,7 @@ def _length(settings: JsonObject) -> int | None:
 def _from_words(
     folder: ModelFolder, path: Path, settings: JsonObject, config: JsonObject
 ) -> Loaded:
-    """Return the tokenizer of a file of words: vocab.txt, vocab.json, or a SentencePiece model."""
+    """Return the tokenizer of a vocabulary: vocab.txt, vocab.json, or a SentencePiece model."""
     from tokenizers import Tokenizer, models
 
     warnings: list[str] = []
@@ -246,7 +249,7 @@ def _from_words(
                 raise ModelError(
                     f"{path.parent}: {path.name} without {MERGES}", "copy that file as well"
                 )
-            is_regular(path)  # which the library does not ask
+            is_regular(path)  # the library does not check that
             core = Tokenizer(models.BPE.from_file(str(path), str(merges)))
     except BertcliError:
         raise
@@ -259,10 +262,10 @@ def _from_words(
 def _word_pieces(
     path: Path, settings: JsonObject, roles: Mapping[str, str]
 ) -> tuple[Tokenizer, list[str]]:
-    """Return the WordPiece of a vocab.txt, one token a line, and warnings.
+    """Return the WordPiece tokenizer of a vocab.txt, one token per line, and warnings.
 
-    A repeated token keeps its last id, as in transformers. Without a ``do_lower_case`` the
-    vocabulary decides: one with capital letters is not lower-cased.
+    A repeated token keeps its last id, as in transformers. Without a ``do_lower_case`` setting the
+    vocabulary decides: if it has capital letters, text is not lower-cased.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -293,14 +296,17 @@ def _word_pieces(
 
 
 def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:
-    """Return the Unigram model of a SentencePiece file. ModelError when it is broken or another."""
+    """Return the tokenizer of a SentencePiece file.
+
+    Raises ModelError unless it is a valid Unigram model.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 
     listed, unknown, table = _read_pieces(path)
     first = [(roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
     last = [(roles["mask_token"], 0.0)]
     words = [(text, score) for text, score, _ in listed]
-    unused: list[str] = []  # special tokens that no role names
+    unused: list[str] = []  # special tokens without a role
     match kind.name:
         case "XLMRobertaTokenizer":
             words = [*first, *words[3:], *last]
@@ -315,7 +321,7 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
             unknown = names.index(roles["unk_token"]) if roles["unk_token"] in names else unknown
     core = Tokenizer(models.Unigram(words, unknown, False))
     steps: list[Any] = [normalizers.Precompiled(table)] if table else []
-    if kind.name == "AlbertTokenizer":  # what it does unless it is told not to
+    if kind.name == "AlbertTokenizer":  # its default
         steps = [normalizers.StripAccents(), normalizers.Lowercase(), *steps]
     if kind.name == "DebertaV2Tokenizer" and steps:  # blanks as in SentencePiece, after its map
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" \z"), "")]
@@ -329,7 +335,7 @@ def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokeni
 
 
 def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
-    """Return pieces with their scores and kinds, the id of the unknown one, and the table."""
+    """Return the pieces with their scores and types, the id of the unknown piece, and the table."""
     try:
         model = fields(read_bytes(path) or b"")
         pieces = []
@@ -354,7 +360,7 @@ def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
 
 
 def _check(core: Tokenizer, folder: ModelFolder) -> list[str]:
-    """Return warnings about a tokenizer; raise ModelError when it cannot take any text."""
+    """Return warnings about a tokenizer. Raises ModelError if it cannot tokenize any text."""
     try:
         core.model.tokenize(UNKNOWN)
     except Exception as failed:  # tokenizers raises no narrower class
@@ -371,7 +377,7 @@ def _check(core: Tokenizer, folder: ModelFolder) -> list[str]:
 
 
 def normalizer(settings: JsonObject, *, lower: bool) -> Any:
-    """Return BERT's text clean-up with what tokenizer_config.json sets."""
+    """Return BERT's normalizer with the settings of tokenizer_config.json."""
     from tokenizers import normalizers
 
     return normalizers.BertNormalizer(
@@ -389,11 +395,11 @@ def _add_tokens(
     roles: Mapping[str, str],
     kind: TokenizerClass,
 ) -> None:
-    """Add the special tokens, and the tokens that were added to the vocabulary later, by id."""
+    """Add the special tokens, and the tokens added to the vocabulary later, by id."""
     from tokenizers import AddedToken
 
-    more: list[str] = []  # special tokens that have no role in BERT: listed or, since 5.0, by name
-    for key in ("additional_special_tokens", "extra_special_tokens"):  # the name since 5.0
+    more: list[str] = []  # special tokens without a role in BERT: listed or, since 5.0, by name
+    for key in ("additional_special_tokens", "extra_special_tokens"):  # the second since 5.0
         tokens = settings.entries(key)
         more += filter(None, (content(tokens, name) for name in tokens))
     special = {*roles.values(), *more}
@@ -418,14 +424,14 @@ def _add_tokens(
     later = {listed.needed(token, whole_number()): token for token in listed}
     later |= {index: entry["content"] for index, entry in described.items()}
     if kind.model != "WordPiece" and tokenizer.token_to_id(roles["mask_token"]) is None:
-        more.append(roles["mask_token"])  # DeBERTa's is behind the pieces
+        more.append(roles["mask_token"])  # DeBERTa's comes after the pieces
     present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
     whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))
 
     def is_special(token: str) -> bool:
         return token in special or bool(options.get(token, NOTHING).switch("special"))
 
-    for together, names in groupby(whole, is_special):  # one by one, thousands take minutes
+    for together, names in groupby(whole, is_special):  # adding thousands singly takes minutes
         added = []
         for name in names:
             traits = options.get(name, NOTHING)

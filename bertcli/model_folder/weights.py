@@ -1,12 +1,11 @@
-"""The weights of a model: whether they match an architecture, and their numbers; without torch.
+"""Compare the weights of a folder with an architecture, and map them. Does not import torch.
 
     weights = read_weights(Path("bert-base-uncased"), "BertModel")
     weights.arrays["bert.pooler.dense.weight"].shape    # (768, 768)
 
-Tensors are compared under the names of names.py, so a file of any age is compared with today's.
-`load` and `inspect` both compare here; `report_on` is the half without numbers: what is there, what
-is wrong. Files are mapped: what nobody looks at costs nothing, and what is written to an array
-stays in this process.
+Tensors are compared under the canonical names of names.py, so files with old names work as well.
+Both `load` and `inspect` compare here; `report_on` reads no numbers, only names, shapes and types.
+Files are memory-mapped: unused tensors cost nothing, and changes to an array stay in this process.
 """
 
 from __future__ import annotations
@@ -36,33 +35,34 @@ FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What the files of a folder hold for a class.
+    """The tensors in the files of a folder, compared with the tensors of a class.
 
-    Names are canonical, those in ``misplaced`` and ``unreadable`` as in the files.
+    Names are canonical, except in ``misplaced`` and ``unreadable``, which use the names in the
+    files.
     """
 
     model_folder: ModelFolder = field(repr=False)
     model: str  # name of the class
-    config: BertConfig = field(repr=False)  # tied only where the numbers are
-    pooler: bool  # whether the class is taken to have that of BERT
-    needed: Mapping[str, Shape] = field(repr=False)  # as the class has it
-    stored: Mapping[str, StoredTensor] = field(repr=False)  # as the files have it
-    # Tensors of the files that are the same one of the model.
+    config: BertConfig = field(repr=False)  # tied only if the numbers are equal
+    pooler: bool  # True if the class has BERT's pooler
+    needed: Mapping[str, Shape] = field(repr=False)  # tensors of the class
+    stored: Mapping[str, StoredTensor] = field(repr=False)  # tensors of the files
+    # Pairs of tensors in the files that map to one tensor of the model.
     twice: Mapping[str, tuple[StoredTensor, StoredTensor]] = field(repr=False)
-    dtype: str = ""  # as torch calls it; of the model: that of the files unless asked otherwise
-    fresh: tuple[str, ...] = ()  # of the head: not read, but initialised at random
+    dtype: str = ""  # of the loaded model, in torch's spelling; by default that of the files
+    fresh: tuple[str, ...] = ()  # tensors of the head to initialise at random
     mapped_files: MappedFiles = field(default_factory=MappedFiles, repr=False)
 
     @property
     def folder(self) -> Path:
-        """The path of the folder."""
+        """The path of the model folder."""
         return self.model_folder.path
 
     @cached_property
     def used(self) -> dict[str, StoredTensor]:
-        """Where the numbers of each tensor of the class are, whole or in part.
+        """Class tensor -> stored tensor that holds its numbers.
 
-        The two biases of a decoder are one even where the two matrices are not.
+        The two biases of a decoder are one tensor even if the two matrices are not tied.
         """
         sources = dict(self.stored)
         tied = self.config.tie_word_embeddings
@@ -76,12 +76,12 @@ class LoadReport:
 
     @cached_property
     def weights(self) -> dict[str, StoredTensor]:
-        """What the files have, without what is no weight."""
+        """The stored tensors that are weights."""
         return {name: tensor for name, tensor in self.stored.items() if not ignored(name)}
 
     @property
     def dtypes(self) -> Counter[str]:
-        """How many numbers of the files have each type."""
+        """The number of stored values of each dtype."""
         numbers: Counter[str] = Counter()
         for tensor in self.weights.values():
             numbers[tensor.dtype] += tensor.numbers
@@ -99,24 +99,24 @@ class LoadReport:
 
     @cached_property
     def spare(self) -> tuple[str, ...]:
-        """What is in the files alone."""
+        """Stored tensors that the class does not have."""
         return tuple(name for name in self.weights if name not in self.needed)
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The heads in the files that the class does not have."""
+        """Heads in the files that the class does not have."""
         heads = heads_in(self.needed)
         return tuple(head for head in heads_in(self.spare) if head not in heads)
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """The tensors that the files lack."""
+        """Tensors of the class that are not in the files."""
         absent = (name for name in self.needed if name not in self.used)
         return tuple(name for name in absent if name not in self.fresh)
 
     @cached_property
     def mismatched(self) -> dict[str, tuple[Shape, Shape]]:
-        """Tensors of another shape: that in the files, and the model's."""
+        """Tensors whose shape differs: name -> (shape in the files, shape of the model)."""
         return {
             name: (tensor.shape, self.needed[name])
             for name, tensor in self.used.items()
@@ -125,7 +125,7 @@ class LoadReport:
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """Tensors of BERT or of a head in use, but not of this config."""
+        """Stored tensors of BERT or of a used head that this config does not have."""
         foreign = tuple(HEADS[head] for head in self.unused)
         kin = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
         names = (name for name in self.spare if name.startswith(kin))
@@ -133,21 +133,22 @@ class LoadReport:
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """Tensors that are no floating-point numbers, and their type."""
+        """Tensors that are not floating-point numbers: name -> dtype."""
         used = self.used.values()
         return {tensor.name: tensor.dtype for tensor in used if tensor.dtype not in FLOATS}
 
     def with_fresh_head(self) -> LoadReport:
-        """Return the report of a load that initialises what a head lacks, or has for other labels.
+        """Return the report of a load with a fresh head.
 
-        What BERT itself lacks is still missing.
+        Missing or mismatched tensors of the head are initialised at random. Missing tensors of BERT
+        itself are still reported as missing.
         """
         heads = tuple(HEADS.values())
         names = (name for name in (*self.missing, *self.mismatched) if name.startswith(heads))
         return replace(self, fresh=tuple(names))
 
     def refuse(self) -> None:
-        """Raise a ModelError that names all that is wrong, if anything is."""
+        """Raise ModelError with all faults, if there are any."""
         faults = self.faults()
         if not faults:
             return
@@ -158,7 +159,7 @@ class LoadReport:
         raise ModelError(f"{where}: {'; '.join(faults)}", hint)
 
     def faults(self) -> list[str]:
-        """List why the files do not hold this model, one phrase each."""
+        """Return the reasons why the files do not contain this model, one phrase each."""
         faults = []
         if self.missing:
             heads = ", ".join(self.heads) or "none"
@@ -180,17 +181,17 @@ class LoadReport:
         return faults
 
     def _in_files(self, name: str) -> str:
-        """Return how the files of this class call a tensor of the model."""
+        """Return the name of a model tensor in files of this architecture."""
         return self.config.family.theirs(name, self.model)
 
 
 def shortlist(names: Collection[str]) -> str:
-    """List the first three of some names, and how many others there are."""
+    """Return the first three names, and the number of the others."""
     others = len(names) - 3
     return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
 
 
-# --- making one ---
+# --- comparison ---
 
 
 def compared(
@@ -200,9 +201,9 @@ def compared(
     tensors: Iterable[StoredTensor],
     pooler: bool | None = None,
 ) -> LoadReport:
-    """Compare the tensors of files with those of the class ``model``.
+    """Return a report that compares stored tensors with those of the class ``model``.
 
-    ``pooler`` is for BertModel: None is yes where there are weights for it.
+    ``pooler`` is for BertModel: by default it has one if there are weights for it.
     """
     stored: dict[str, StoredTensor] = {}
     twice = {}
@@ -229,12 +230,12 @@ def compared(
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a class: all that it needs, in its shapes."""
+    """The complete weights of a class."""
 
     config: BertConfig
     kind: str
-    # Canonical name, with `bert.` in front of what is BERT -> its numbers: float32, float16, or
-    # uint16, which are the bits of bfloat16. A tied tensor is one array under both names.
+    # Canonical name, with `bert.` before BERT's own tensors -> numbers: float32, float16, or uint16
+    # (the bits of bfloat16). A tied tensor is one array under both names.
     arrays: Mapping[str, np.ndarray]
 
 
@@ -244,11 +245,11 @@ def report_on(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
 ) -> LoadReport:
-    """Compare the tensors of a folder with those of a class, without reading numbers.
+    """Return a report that compares the tensors of a folder with a class, without reading numbers.
 
-    ``kind`` is the class, by default the one that config.json names first. ``pooler`` is for
-    BertModel: None is yes where there are weights for it. ModelError when the files cannot be read
-    at all, or the config contradicts itself.
+    ``kind`` is the class, by default the first one in config.json. ``pooler`` is for BertModel: by
+    default it has one if there are weights for it. Raises ModelError if the files cannot be read at
+    all, or the config contradicts itself.
     """
     folder = folder.encoder
     config = folder.config
@@ -264,13 +265,13 @@ def report_on(
         config.refuse_unbuildable(name)
         report = compared(folder, config, name, tensors, pooler)
         report = replace(report, mapped_files=mapped_files)
-    except ModelError as bad:  # which knows of no files
+    except ModelError as bad:  # that error does not name the file
         raise ModelError(f"{folder.config_file}: {bad.marked}", bad.marked_hint) from None
     for first, second in report.twice.values():
         raise ModelError(
             f"{second.file}: {first.name} and {second.name} are the same tensor of the model"
         )
-    # transformers looks as well: where the numbers differ, the config is wrong about the tie.
+    # As in transformers, the numbers are checked: if they differ, the config's tie is ignored.
     if name != "BertModel" and report.config.tie_word_embeddings:
         import numpy as np
 
@@ -286,9 +287,10 @@ def report_on(
 
 
 def read_weights(folder: ModelFolder, kind: str, pooler: bool | None = None) -> Weights:
-    """Map the weights that a class needs; arguments and errors as of `report_on`.
+    """Return the memory-mapped weights of a class; arguments and errors as for `report_on`.
 
-    ModelError, naming file and tensors, unless every tensor of the class is there in its shape.
+    Raises ModelError, with file and tensors, unless every tensor of the class is present in its
+    shape.
     """
     import numpy as np
 
