@@ -1,9 +1,9 @@
-"""The answer to a question as a span of its context: Section 4.2 and 4.3 of the paper.
+"""Answers to questions as spans of their context: Section 4.2 and 4.3 of the paper.
 
-Results are those of transformers' question-answering pipeline, with its windows: 384 tokens, of
-which neighbours share 128. The softmax is over the context and [CLS], which stands for "no answer".
-A span scores the product of its start and its end, grows to whole words, and adds to an equal
-answer found elsewhere.
+Results equal those of transformers' question-answering pipeline, with its windows: 384 tokens,
+overlapping by 128. The softmax is over the context and [CLS], which represents "no answer". The
+score of a span is the product of its start and end scores. Spans are extended to complete words,
+and the scores of equal answers are added.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def best_answers(
 ) -> list[dict[str, Any]]:
     """Return the best answers in the windows of one context, from their logits [L, 2].
 
-    With ``no_answer`` there may be none.
+    With ``no_answer``, the empty answer is a candidate.
     """
     answers: dict[str, dict[str, Any]] = {}
     nothing = 1.0
@@ -60,9 +60,9 @@ def best_answers(
         nothing = min(nothing, float(start[0] * end[0]))
         start[0] = end[0] = 0.0
         scores = np.tril(np.triu(np.outer(start, end)), max_answer_length - 1)
-        spans = np.argwhere(scores)  # the others are impossible
+        spans = np.argwhere(scores)  # other spans are impossible
         likely = scores[tuple(spans.T)]
-        # spans that become equal when they grow to words leave room for others
+        # Extending spans to words may make them equal, so more than top_k are taken.
         best = np.argsort(-likely, kind="stable")[: 2 * top_k + 10]
         for score, (first, last) in zip(likely[best].tolist(), spans[best].tolist(), strict=True):
             while first > context and words[first - 1] == words[first]:
@@ -80,33 +80,33 @@ def best_answers(
 
 @dataclass(frozen=True)
 class Answerer(HeadTask):
-    """A reader of contexts that is ready to run. Records are questions, their pairs contexts.
+    """A reader of contexts that is ready to run. Records are questions, paired with contexts.
 
-    With a ``context`` records are questions about it; else a ``question`` that is given is asked
-    of every record, which is a context then.
+    With ``context``, records are questions about it; with ``question``, records are contexts and
+    the question applies to each.
     """
 
     architecture: ClassVar[str] = "BertForQuestionAnswering"
 
-    top_k: int = 1  # how many answers are given
-    max_answer_length: int = 15  # tokens
-    no_answer: bool = False  # whether there may be none
+    top_k: int = 1  # maximum number of answers
+    max_answer_length: int = 15  # in tokens
+    no_answer: bool = False  # True: the answer may be empty
     question: str | None = None
     context: str | None = None
 
     @property
     def blank(self) -> dict[str, Any]:
-        """A result as an example."""
+        """An example result."""
         return {"answers": [NONE]} if self.top_k > 1 else NONE
 
     @property
     def layout(self) -> Layout:
-        """How a question and its context become tokens: in windows over the context."""
+        """The layout of a question and its context: windows over the context."""
         settings = self.head.settings
         return in_windows(self.head.layout(), settings.max_length, settings.stride)
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records with their question and context."""
+        """Return the records as pairs of question and context."""
         if self.context is not None:
             return [row._replace(pair=self.context) for row in records]
         if self.question is not None:
@@ -114,9 +114,9 @@ class Answerer(HeadTask):
         return records
 
     def ask(self, item: Encoded) -> Encoded:
-        """Return an item that has its question and context again: a run gives what was read.
+        """Return the item with its question and context, because a run yields records as read.
 
-        InputError for one without the other.
+        Raises InputError if there is no context.
         """
         (record,) = self.prepare([item.record])
         if record.pair is None:
@@ -127,7 +127,7 @@ class Answerer(HeadTask):
         return item._replace(record=record)
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the best answer to a question, or answers, of all its windows."""
+        """Return the best answer, or answers, to a question from all its windows."""
         windows = zip(items, outputs, strict=True)
         answers = best_answers(
             windows, self.top_k, self.max_answer_length, no_answer=self.no_answer
@@ -138,7 +138,7 @@ class Answerer(HeadTask):
 
 
 def in_windows(layout: Layout, asked: int | None, stride: int | None = None) -> Layout:
-    """Return a layout of windows over the context, by default of `WINDOW` tokens at most."""
+    """Return a layout of windows over the context, by default of at most `WINDOW` tokens."""
     length = asked or min(layout.max_length or WINDOW, WINDOW)
     return replace(
         layout,
@@ -154,18 +154,18 @@ def in_windows(layout: Layout, asked: int | None, stride: int | None = None) -> 
 
 
 class AnswerSpan(NamedTuple):
-    """An answer, and the offset of its first character in the context; None: no answer."""
+    """An answer, and the offset of its first character in the context; None without an answer."""
 
     text: str
     start: int | None
 
 
 class AnsweringTask(TokenLearningTask):
-    """Learn the first and the last token of answers. The loss is the cross-entropy of both.
+    """Learns the first and the last token of answers. The loss is the cross-entropy of both.
 
-    Source: transformers' BertForQuestionAnswering; a window without the answer has it at its first
-    token, [CLS], as in the paper (4.3) and run_squad; the softmax is over the tokens of the window
-    alone, without padding.
+    Source: transformers' BertForQuestionAnswering. In a window without the answer, both are the
+    first token, [CLS], as in the paper (4.3) and run_squad. The softmax covers only the tokens of
+    the window, without padding.
     """
 
     name = "answer"
@@ -176,11 +176,11 @@ class AnsweringTask(TokenLearningTask):
     fixed_labels = ("LABEL_0", "LABEL_1")
 
     def recognises(self, text: Any, label: Any) -> bool:
-        """Return True: whatever the value, the name of the question decides."""
+        """Return True for any value: the name of the question field decides."""
         return True
 
     def target(self, fields: JsonObject, names: ExampleFields) -> AnswerSpan:
-        """Return the answer of an example; InputError unless it is in the context."""
+        """Return the answer of an example. Raises InputError unless the context contains it."""
         answer = fields.text(names.target) or ""
         if not answer:
             return AnswerSpan("", None)
@@ -194,15 +194,15 @@ class AnsweringTask(TokenLearningTask):
         return AnswerSpan(answer, start)
 
     def split_key(self, example: Example) -> str:
-        """Return the context: questions about it stay together."""
+        """Return the context, so that questions about it stay in one split."""
         return str(example.record.pair)
 
     def keeps_head(self, config: BertConfig, labels: set[str]) -> bool:
-        """Return True: every head for answers has the same two outputs."""
+        """Return True: all heads for answers have the same two outputs."""
         return True
 
     def learnt(self, label_count: int) -> str:
-        """Return what a new head predicts, for a note."""
+        """Return the plural noun for the outputs of a new head, for a note."""
         return "answers"
 
     def layout(self, layout: Layout, max_length: int | None) -> Layout:
@@ -237,7 +237,7 @@ class AnsweringTask(TokenLearningTask):
     def predictions(
         self, truth: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
     ) -> MeanPredictions:
-        """Return the best answers; they may be empty if one of the true ones is."""
+        """Return the best answers, which may be empty if one of the true answers is empty."""
         predicted = []
         for windows in texts:
             best = best_answers(windows, no_answer="" in truth)
@@ -253,7 +253,7 @@ class AnsweringTask(TokenLearningTask):
 
 
 def answer_tokens(window: Encoded, answer: AnswerSpan) -> tuple[int, int]:
-    """Return the first and the last token of an answer, or 0 and 0 in a window without it."""
+    """Return the first and the last token of an answer; 0 and 0 if it is not in the window."""
     if answer.start is None:
         return 0, 0
     end = answer.start + len(answer.text)

@@ -1,7 +1,7 @@
-"""Which words the masked ones were: Section 3.1 of the paper, Task #1.
+"""Prediction of masked words: Section 3.1 of the paper, Task #1.
 
-Scores and texts are those of transformers' fill-mask pipeline. The vocabulary is scored only where
-a mask is.
+Scores and texts equal those of transformers' fill-mask pipeline. Vocabulary scores are computed
+only at masks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bertcli.errors import LOG, InputError, UsageError, option
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.batch import Encoded
 
-ROWS = 256  # masks whose whole vocabulary is scored together
+ROWS = 256  # masks scored together against the vocabulary
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 
 
 @dataclass(frozen=True)
 class MaskFiller(HeadTask):
-    """A masked language model that is ready to run. ``targets`` are the only words to score."""
+    """A masked language model that is ready to run. Only ``targets`` are scored, if given."""
 
     architecture: ClassVar[str] = "BertForMaskedLM"
 
@@ -33,11 +33,11 @@ class MaskFiller(HeadTask):
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _ = self.ids  # refuses words that cannot be scored
+        _ = self.ids  # raises an error for words that cannot be scored
 
     @cached_property
     def ids(self) -> list[int]:
-        """The ids of the targets: their own, or those of their first tokens.
+        """The ids of the targets, or of their first tokens.
 
         Raises UsageError for a target with neither.
         """
@@ -64,7 +64,7 @@ class MaskFiller(HeadTask):
 
     @property
     def blank(self) -> dict[str, Any]:
-        """A result as an example."""
+        """An example result."""
         return {"predictions": [BLANK]}
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
@@ -76,17 +76,17 @@ class MaskFiller(HeadTask):
     def _best(self, logits: Any) -> Any:
         library = library_of(logits)
         logits = library.asarray(logits, dtype=library.float32)
-        with np.errstate(invalid="ignore"):  # infinite ones are refused with the text they are of
+        with np.errstate(invalid="ignore"):  # infinite logits are rejected later, with their text
             peak = library.amax(logits, -1)[:, None]
             total = library.exp(logits - peak).sum(-1)[:, None]
             ranked = logits[:, self.ids] if self.ids else logits
             values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
             scores = library.exp(values - peak) / total
-        # an id, or a place among the targets: less than 2 ** 24, so exact in float32
+        # An id, or an index of `targets`: less than 2 ** 24, so exact in float32.
         return library.stack([scores, library.asarray(places, dtype=library.float32)], -1)
 
     def ask(self, item: Encoded) -> Encoded:
-        """Return a text. InputError for one without a mask."""
+        """Return a text. Raises InputError for a text without a mask."""
         if not self._places(item):
             token = self.head.tokenizer.roles["mask_token"]
             cut = f" in its first {item.length} tokens" if item.cut else ""
@@ -101,7 +101,7 @@ class MaskFiller(HeadTask):
         return [place for place, index in enumerate(item.columns["input_ids"]) if index == mask]
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the best words of each mask of a text, [masks, k, 2]."""
+        """Return the best words of each mask of a text, from an output [masks, k, 2]."""
         (item,) = items
         (best,) = outputs
         decode = self.head.tokenizer.decode
@@ -111,7 +111,7 @@ class MaskFiller(HeadTask):
         for number, (place, words) in enumerate(zip(self._places(item), best, strict=True)):
             for score, word in words.tolist():
                 index = self.ids[int(word)] if self.ids else int(word)
-                # Models may have more embeddings than there are tokens: those have no text.
+                # A model may have more embeddings than tokens: the additional ones have no text.
                 token = [index] if core.id_to_token(index) is not None else []
                 filled = [*ids[:place], *token, *ids[place + 1 :]]
                 predictions.append(
@@ -120,7 +120,7 @@ class MaskFiller(HeadTask):
                         "score": score,
                         "token": index,
                         "token_str": decode(token),
-                        # several: the other masks would vanish with the special tokens
+                        # with several masks, special tokens stay, or the other masks would vanish
                         "sequence": decode(filled, len(best) == 1),
                     }
                 )
@@ -128,7 +128,7 @@ class MaskFiller(HeadTask):
 
 
 def top(scores: Any, count: int) -> tuple[Any, Any]:
-    """Return the ``count`` largest of each row, the largest first, and their places."""
+    """Return the ``count`` largest values of each row, in descending order, and their indexes."""
     if library_of(scores) is not np:
         return scores.topk(count)
     largest = np.argpartition(-scores, count - 1)[:, :count]

@@ -1,8 +1,8 @@
-"""A model with a task head, and what runs a task with it: texts in windows, results in order.
+"""Models with a task head, and the base class that runs a task: windows in, results out, in order.
 
-A task is a few small functions: how texts become tokens (`layout`, `prepare`), what is kept of the
-model's states (`finish`, on packed states, batch by batch, so that it is small), and what is said
-of a text (`fields`). `HeadTask` runs them.
+A task consists of a few small functions: how texts become tokens (`layout`, `prepare`), what is
+kept of the model's states (`finish`, on packed states, batch by batch, so that it stays small), and
+the result fields of a text (`fields`). `HeadTask` runs them.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CLASSIFIER = "BertForSequenceClassification"  # or the last module of a sentence model
-FIRST = 64  # records of the first window, so that a reader of the output sees something soon
+FIRST = 64  # records of the first window; small, so that output starts early
 
 
 class HeadTraits(NamedTuple):
-    """What distinguishes a class of heads, and its command."""
+    """The properties of a class of heads, and its command."""
 
     command: str
     takes_extra_ids: bool = False  # texts may have ids of extra embeddings
-    of_whole_texts: bool = False  # one output for a text, from its first token or the mean of all
-    at_masks: bool = False  # outputs at [MASK] alone
-    shares_names: bool = False  # layers are named as in other classes: config.json decides
+    of_whole_texts: bool = False  # one output per text, from its first token or the mean
+    at_masks: bool = False  # outputs only at [MASK]
+    shares_names: bool = False  # layer names are ambiguous: config.json decides
 
 
 HEADS: Mapping[str, HeadTraits] = {
@@ -86,26 +86,26 @@ COMMANDS = {head.command: architecture for architecture, head in HEADS.items()}
 
 @dataclass(frozen=True)
 class Settings(Compute):
-    """How a head runs. None means what the model's folder says."""
+    """How a head runs. None means the setting of the model's folder."""
 
     max_length: int | None = None
-    stride: int | None = None  # tokens that windows of a long text share
+    stride: int | None = None  # tokens shared by consecutive windows of a long text
     parse_special: bool = True
     window: int = 4096
 
 
 @dataclass(frozen=True)
 class Head:
-    """A model with a head that is open: what texts can be streamed through.
+    """A loaded model with a head.
 
-    In its place there may be an ``embedder`` whose vectors are logits: a cross-encoder or sentence
-    model that ends in a Dense layer. The labels of the latter are in config.json.
+    A cross-encoder or sentence model that ends in a Dense layer has an ``embedder`` instead, whose
+    vectors are the logits. Its labels are in config.json.
     """
 
     runtime: Runtime
     settings: Settings
-    max_length: int  # tokens, special ones included, that a text is truncated to
-    prepare: Prepare  # returns records as they are tokenized
+    max_length: int  # truncation length of texts, special tokens included
+    prepare: Prepare  # converts records to the records that are tokenized
     folder: ModelFolder
     embedder: Embedder | None = None
 
@@ -116,7 +116,7 @@ class Head:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
+        """The label names, in the order of the logits."""
         config = self.runtime.config
         return config.labels(self.embedder.width if self.embedder else config.num_labels)
 
@@ -124,8 +124,8 @@ class Head:
     def open(cls, place: ModelFolder, architecture: str, settings: Settings = Settings()) -> Head:
         """Load a model with a head of this class, one of `HEADS`.
 
-        Raises ModelError for a folder that is not a whole BERT with this head, UsageError for a
-        choice that this model or this machine cannot follow.
+        Raises ModelError for a folder that is not a complete BERT with this head, UsageError for a
+        setting that this model or this machine does not support.
         """
         if architecture == CLASSIFIER and is_pooled_head(place):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
@@ -157,7 +157,7 @@ class Head:
         return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False), place)
 
     def layout(self, *columns: str) -> Layout:
-        """Return how texts become tokens: truncated to the limit, with further columns."""
+        """Return the layout of texts: truncated to the limit, with these additional columns."""
         return Layout(
             columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.runtime.extra.needed))),
             max_length=self.max_length,
@@ -165,14 +165,14 @@ class Head:
         )
 
     def run(self, texts: Tokens, finish: Finish) -> Any:
-        """Run the model, and return what ``finish`` makes of each text's states: or its logits."""
+        """Return, for each text, the result of ``finish`` on its states, or its logits."""
         if self.embedder:
             return self.embedder.vectors_of(texts)
         return result_of(self.runtime.run(texts, finish))
 
 
 def refuse_other_head(folder: ModelFolder, config: BertConfig, architecture: str) -> None:
-    """Raise ModelError if config.json says another head, whose layers have the same names."""
+    """Raise ModelError if config.json states another head whose layers have the same names."""
     found = next(iter(config.architectures), "")
     if found == architecture or found not in HEADS:
         return
@@ -186,7 +186,7 @@ def refuse_other_head(folder: ModelFolder, config: BertConfig, architecture: str
 
 
 def logits_of(model: Any, states: Any, lengths: Sequence[int], *, whole: bool) -> Any:
-    """Finish with the logits of each ``whole`` text, or of every token, [L, ...] per text."""
+    """Return the logits of each ``whole`` text, or of every token, [L, ...] per text."""
     logits = model.packed_logits(states)
     return logits if whole else split(logits, lengths)
 
@@ -195,9 +195,9 @@ def logits_of(model: Any, states: Any, lengths: Sequence[int], *, whole: bool) -
 class HeadTask(ABC):
     """A head with the options of a task, ready to run.
 
-    From Python, a call gives what the command of the task writes of each text: a list of rows, or
-    one row for a single text. It takes the options of the task (top_k, threshold, aggregation and
-    so on), `load` those of the model (device, dtype, max_length and so on).
+    A call from Python returns the rows that the task's command writes: one per text, or the row
+    itself for a single text. It takes the options of the task (top_k, threshold, aggregation and so
+    on); `load` takes those of the model (device, dtype, max_length and so on).
     """
 
     head: Head = field(repr=False)
@@ -214,7 +214,7 @@ class HeadTask(ABC):
         offline: bool = False,
         **options: Any,
     ) -> Self:
-        """Load a model: a name as in `find_model`, or a folder; ``options`` are `Settings`.
+        """Load a model by a name as in `find_model`, or by its folder; ``options`` are `Settings`.
 
         Raises UsageError without a name: the default model has no head.
         """
@@ -229,7 +229,7 @@ class HeadTask(ABC):
         return cls(Head.open(folder, cls.architecture, settings))
 
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
-        """Return the row of each text, or that of a single one; texts as in `Embedder.encode`."""
+        """Return the row of each text, or of a single text. Texts are as in `Embedder.encode`."""
         reader = GivenTexts(texts, Input())
         stream = options_from(type(self), options, head=self.head).stream(reader)
         rows = [row(result) for window in stream for result in window]
@@ -238,40 +238,40 @@ class HeadTask(ABC):
     @property
     @abstractmethod
     def blank(self) -> dict[str, Any]:
-        """The fields of a result, as an example; a list has one item."""
+        """The fields of an example result; a list has one item."""
 
     @abstractmethod
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return what is said of a text from the outputs for its windows."""
+        """Return the result fields of a text from the outputs for its windows."""
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
-        """Return what is kept of the states of each text."""
+        """Return the part of each text's states that `fields` needs."""
         return logits_of(model, states, lengths, whole=HEADS[self.architecture].of_whole_texts)
 
     @property
     def layout(self) -> Layout:
-        """How texts become tokens."""
+        """The layout of the tokens of a text."""
         return self.head.layout()
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return records as they are tokenized."""
+        """Return the records to tokenize."""
         return self.head.prepare(records)
 
     def ask(self, item: Encoded) -> Encoded:
-        """Return what is judged of an item. InputError for one that is skipped."""
+        """Return the item to judge. Raises InputError for an item to skip."""
         return item
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
-        """Return what the model says of texts that are tokenized, each with all of its windows.
+        """Return the results of tokenized texts; each text must come with all its windows.
 
-        Raises InputError for a text without a token to judge, ModelError for one with a result that
-        is not finite.
+        Raises InputError for a text without tokens to judge, ModelError for a result that is not
+        finite.
         """
         head, extra = self.head, self.head.runtime.extra
         for item in batch:
             if (
                 HEADS[self.architecture].of_whole_texts and not item.length
-            ):  # without special tokens
+            ):  # possible without special tokens
                 raise InputError(
                     f"{item.record.where}: has no tokens",
                     f"leave it out, or give {option('skip_empty')}",
@@ -289,9 +289,9 @@ class HeadTask(ABC):
         return results
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
-        """Yield the records of a run as tokens to judge, with all windows of each.
+        """Yield the tokens to judge of a run's records, keeping all windows of a record together.
 
-        The first parts are small, so that a reader of the output sees something soon.
+        The first parts are small, so that output starts early.
         """
         size = FIRST
         for window in run:
@@ -306,14 +306,14 @@ class HeadTask(ABC):
                     start, size = stop, max(size, 2 * (stop - start))
 
     def stream(self, reader: Reader) -> Stream:
-        """Return the pass over the records of a reader."""
+        """Return a pass over the records of a reader."""
         return Stream(self, reader)
 
 
 class Stream:
     """One pass of a task over a source. Iterate once; ``tally`` and ``reader`` hold the counts.
 
-    Fields that only the model or the task reads, ``consumed``, are not carried to the output.
+    The fields ``consumed`` by the model or the task are not carried to the output.
     """
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
@@ -339,20 +339,20 @@ class Stream:
                 yield results
 
     def _carrying(self, result: Result) -> Result:
-        """Return a result whose record has only the fields that are carried."""
+        """Return a result whose record has only the carried fields."""
         extra = result.record.extra or {}
         others = {name: extra[name] for name in extra if name not in self.consumed}
         return result._replace(record=result.record._replace(extra=others or None))
 
 
 def command_of(folder: ModelFolder) -> str:
-    """Return the command for the head that config.json names; "" for none."""
+    """Return the command for the head in config.json; "" without one."""
     architecture = next(iter(folder.config.architectures), "")
     return HEADS[architecture].command if architecture in HEADS else ""
 
 
 def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
-    """Return what a manifest says of the model that something was made of, and of what made it."""
+    """Return the manifest entries for the source model and for the versions that read it."""
     return {
         "bertcli": __version__,
         "versions": versions("openvino", "tokenizers", "numpy"),

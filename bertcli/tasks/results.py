@@ -1,4 +1,4 @@
-"""What a task says of a record, and the rows that it is written as. Nothing here needs torch."""
+"""The result of a task for a record, and its output rows. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bertcli.records.record import Record
 
 
 class Result(NamedTuple):
-    """What a task says of one record. At most one of the fields is a list, of further fields."""
+    """The result of a task for one record. At most one field is a list (of mappings)."""
 
     record: Record
-    sample: int  # the number of the record in the run, from 0
+    sample: int  # index of the record in the run, from 0
     fields: Mapping[str, Any]
-    cut: int = 0  # tokens that truncation took away
+    cut: int = 0  # tokens dropped by truncation
 
     @property
     def id(self) -> Any:
-        """The id of the record; one without has its number."""
+        """The id of the record; without one, its index in the run."""
         return self.sample if self.record.id is None else self.record.id
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Return the JSON object of a result: id, the task's fields, dropped tokens, other fields."""
+    """Return the JSON object of a result: id, the task's fields, dropped tokens, carried fields."""
     fields = {"id": result.id, **rounded(result.fields)}
     if result.cut:
         fields["truncated"] = result.cut
@@ -33,9 +33,11 @@ def row(result: Result) -> dict[str, Any]:
 
 
 def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table: one for each item of the list, or one; the same columns for all.
+    """Yield the table rows of a result: one per item of its list, or one.
 
-    A mapping becomes a column for each of its names.
+    All have the same columns.
+
+    A mapping becomes one column per key.
     """
     single: dict[str, Any] = {"id": result.id}
     items: list[Mapping[str, Any]] = [{}]
@@ -58,10 +60,10 @@ def tabular(
     reader: Reader,
     consumed: frozenset[str] = frozenset(),
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of each batch. When no result has any, the header of the table comes alone.
+    """Yield the rows of each batch. If no result has any, yield the header of the table.
 
-    ``blank`` are the fields of a result, with one item in their list; fields ``consumed`` by the
-    task are not carried.
+    ``blank`` are the fields of an example result, with one item in its list; fields ``consumed`` by
+    the task are not carried.
     """
     first = None
     empty = True
@@ -78,6 +80,6 @@ def tabular(
 
 
 def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:
-    """Return the names that no carried field may have, of results with fields like these."""
+    """Return the names of the output fields of such results, which no carried field may have."""
     result = Result(Record(""), 0, blank, cut=1)
     return frozenset({"id"}.union(*(flat_rows(result) if flat else [row(result)])))

@@ -1,12 +1,13 @@
-"""Which tokens of a text are a name, a place, a drug ...: entities with their spans.
+"""Token classification: entities (names, places, drugs, ...) with their spans.
 
-Results are those of transformers' token-classification pipeline, which makes entities of labels so:
+Results equal those of transformers' token-classification pipeline, which combines labels to
+entities as follows:
 
-none      every token with a label of its own
-simple    neighbours with the same label are one entity; B- begins another
-first, average, max
-          first each word gets one label: that of its first token, of the mean of its tokens'
-          scores, or of its most certain token
+    none      every token with a label of its own
+    simple    neighbours with the same label are one entity; B- starts another
+    first, average, max
+              first each word gets one label: that of its first token, of the mean of its tokens'
+              scores, or of its most certain token
 """
 
 from __future__ import annotations
@@ -37,36 +38,36 @@ if TYPE_CHECKING:
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 Aggregation: TypeAlias = Literal["simple", "none", "first", "average", "max"]
-SHARED = 4  # a window of split words shares one of so many tokens with the next one
+SHARED = 4  # windows of split words overlap by 1 / SHARED of their tokens
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token, or a word of several, with its scores of all labels [labels] and its span."""
+    """A token, or a word of several tokens, with its label scores [labels] and its span."""
 
     word: str
     scores: np.ndarray
     start: int
     end: int
     index: int = 0
-    continues: bool = False  # the word of the token before
+    continues: bool = False  # True if it belongs to the previous token's word
 
     @property
     def best(self) -> int:
-        """The number of the likeliest label."""
+        """The index of the most likely label."""
         return int(self.scores.argmax())
 
     @property
     def score(self) -> float:
-        """The score of the likeliest label."""
+        """The score of the most likely label."""
         return float(self.scores.max())
 
 
 def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Yield the tokens of a text without the special ones; spans count from its start.
+    """Yield the tokens of a text without special tokens; spans are offsets in the text.
 
-    The spans of a text that is split into words count in the words joined by blanks. The tokens of
-    its pair are left out: their spans would count in another text.
+    For a text that is split into words, spans are offsets in the words joined by blanks. Tokens of
+    a pair's second text are left out, because their spans refer to another text.
     """
     text = item.record.text
     starts = None
@@ -86,7 +87,7 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
             yield Piece(text[start:end], scores[at], start, end, at)
             continue
         token = str(tokenizer.core.id_to_token(index))
-        if marked:  # "##ing" is longer than what it stands for
+        if marked:  # "##ing" is longer than its span
             continues = len(token) != end - start
         else:
             continues = start > 0 and " " not in text[start - 1 : start + 1]
@@ -94,7 +95,10 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
 
 
 def grouped(pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]) -> list[list[Piece]]:
-    """Gather neighbours up to a piece that ``begins`` another group, given the one before it."""
+    """Return groups of consecutive pieces; ``begins`` returns True if a piece starts a new group.
+
+    Its arguments are the previous piece and the piece.
+    """
     groups: list[list[Piece]] = []
     for piece in pieces:
         if not groups or begins(groups[-1][-1], piece):
@@ -104,7 +108,10 @@ def grouped(pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]) -> 
 
 
 def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep of the entities that windows share the longest one, of equal ones the most certain."""
+    """Return entities without overlap between windows.
+
+    Of overlapping entities the longest is kept, of equally long ones that with the best score.
+    """
     chosen: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
         if chosen and entity["start"] < chosen[-1]["end"]:
@@ -117,7 +124,7 @@ def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Tagger(HeadTask):
-    """A tagger that is ready to run. With a stride long texts are tagged in windows.
+    """A tagger that is ready to run. With a stride, long texts are tagged in windows.
 
     Labels in ``ignored`` are left out.
     """
@@ -137,20 +144,20 @@ class Tagger(HeadTask):
 
     @property
     def blank(self) -> dict[str, Any]:
-        """A result as an example: an entity of nothing."""
+        """An example result, with an empty entity."""
         piece = Piece("", np.zeros(len(self.head.labels)), 0, 0)
         entity = self._token(piece) if self.aggregation == "none" else self._entity([piece])
         return {"entities": [entity]}
 
     @property
     def layout(self) -> Layout:
-        """How texts become tokens."""
+        """The layout of the tokens of a text."""
         layout = self.head.layout(*COLUMNS)
         stride = self.head.settings.stride
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the entities of a text, in their order."""
+        """Return the entities of a text, in text order."""
         entities = [
             entity
             for item, logits in zip(items, outputs, strict=True)
@@ -159,7 +166,7 @@ class Tagger(HeadTask):
         return {"entities": without_overlap(entities) if len(items) > 1 else entities}
 
     def _entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
-        """Return the entities of one window from its scores [L, labels], in their order."""
+        """Return the entities of one window from its scores [L, labels], in text order."""
         pieces: Iterable[Piece] = pieces_of(item, scores, self.head.tokenizer)
         if self.aggregation == "none":
             tokens = map(self._token, pieces)
@@ -180,7 +187,7 @@ class Tagger(HeadTask):
         }
 
     def _word(self, pieces: Sequence[Piece]) -> Piece:
-        """Make the tokens of a word one piece with one label."""
+        """Return the tokens of a word as one piece with one label."""
         match self.aggregation:
             case "first":
                 scores = pieces[0].scores
@@ -192,7 +199,7 @@ class Tagger(HeadTask):
         return replace(pieces[0], word=text, scores=scores, end=pieces[-1].end)
 
     def _begins(self, last: Piece, piece: Piece) -> bool:
-        """Return whether a piece begins an entity: one with another label, or marked B-."""
+        """Return True if a piece starts an entity: it has another label, or is marked B-."""
         begins, kind = self._tag(piece)
         return begins or kind != self._tag(last)[1]
 
@@ -216,11 +223,11 @@ class Tagger(HeadTask):
 
 @dataclass(frozen=True)
 class WordTagger(Tagger):
-    """A tagger of sentences that come in words: each word has the label of its first token."""
+    """A tagger of sentences given as words: each word gets the label of its first token."""
 
     @property
     def layout(self) -> Layout:
-        """How sentences become tokens: in windows."""
+        """The layout of the tokens of a sentence, in windows."""
         return word_windows(self.head.layout())
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -229,7 +236,10 @@ class WordTagger(Tagger):
 
 
 def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]) -> list[str]:
-    """Return the label of each word of a sentence, "O" where it has no token, from its windows."""
+    """Return the label of each word of a sentence, from its windows.
+
+    A word without tokens has the label "O".
+    """
     items = [item for item, _ in windows]
     tags = ["O"] * len(items[0].record.text)
     for (_, logits), first_tokens in zip(windows, own_words(items), strict=True):
@@ -239,16 +249,16 @@ def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]
 
 
 def word_windows(layout: Layout) -> Layout:
-    """Return the layout of windows as long as the layout's texts, for sentences of words."""
+    """Return the layout of windows, as long as the layout's texts, over sentences of words."""
     columns = (*layout.columns, "word_ids")
     stride = (layout.max_length or 0) // SHARED
     return replace(layout, columns=columns, overflowing=True, stride=stride)
 
 
 def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
-    """Yield word -> position of its first token for each window; each word of a text once.
+    """Yield word -> position of its first token for each window; each word of a text occurs once.
 
-    A word belongs to the first window that it is in: there is its first token.
+    A word belongs to the first window that contains it, because its first token is there.
     """
     for _, windows in groupby(items, key=lambda item: item.sample):
         seen: set[int] = set()
@@ -265,7 +275,7 @@ def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
 
 
 class TaggingTask(NamedLabelTask, TokenLearningTask):
-    """Learn a tag for each word of a sentence. The loss is the cross-entropy of first tokens.
+    """Learns a tag for each word of a sentence. The loss is the cross-entropy of first tokens.
 
     Source: transformers' BertForTokenClassification, where the first token of each word carries its
     tag, as in the paper (5.3).
@@ -277,7 +287,7 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
     frozen_refusal = "learn tags of words"
 
     def recognises(self, text: Any, label: Any) -> bool:
-        """Return True for a text in words."""
+        """Return True for a text given as words."""
         return isinstance(text, list)
 
     def texts(self, fields: JsonObject, names: ExampleFields) -> tuple[list[str], None]:
@@ -285,7 +295,7 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
         return _words_in(fields, names.text), None
 
     def target(self, fields: JsonObject, names: ExampleFields) -> list[str]:
-        """Return the tags of an example; InputError unless there is one for each word."""
+        """Return the tags of an example. Raises InputError unless there is one per word."""
         tags = _words_in(fields, names.target)
         text = fields[names.text]
         if len(text) != len(tags):
@@ -299,7 +309,7 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
         return self.label_ids(examples, ids)
 
     def learnt(self, label_count: int) -> str:
-        """Return what a new head predicts, for a note."""
+        """Return the plural noun for the outputs of a new head, for a note."""
         return counted(label_count, "tag")
 
     def layout(self, layout: Layout, max_length: int | None) -> Layout:
@@ -307,7 +317,7 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
         return word_windows(layout)
 
     def window_targets(self, windows: Sequence[Encoded], targets: Any) -> np.ndarray:
-        """Return the tag ids of the tokens of windows, an array of arrays; NO_LABEL for most."""
+        """Return the tag ids of window tokens, an array of arrays; NO_LABEL for most tokens."""
         labels = np.empty(len(windows), object)
         for row, (window, first_tokens) in enumerate(zip(windows, own_words(windows), strict=True)):
             tags = targets[window.sample]
@@ -327,7 +337,7 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
         weights: Tensor | None,
         smoothing: float,
     ) -> Tensor:
-        """Return the summed cross-entropy of the tokens with a tag."""
+        """Return the summed cross-entropy of the tokens that have a tag."""
         return classes_loss(logits, truth, weights, smoothing)
 
     def truth(self, targets: Any, labels: Sequence[str]) -> list[list[str]]:
@@ -342,7 +352,10 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
         return TagPredictions(truth, [tags_of(windows, labels) for windows in texts])
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
-        """Return the tags that a tagger predicts; ModelError when none of the tags is its own."""
+        """Return the tags that a tagger predicts.
+
+        Raises ModelError if the model has none of the tags.
+        """
         results, names = model.predicted(WordTagger, records_of(examples))
         truth = [example.target for example in examples]
         refuse_other_labels({tag for tags in truth for tag in tags}, names)
