@@ -1,4 +1,4 @@
-"""Arrays in files, NPY, NPZ and safetensors: read a block of rows at a time, and written.
+"""Arrays in NPY, NPZ and safetensors files: read them in blocks of rows, and write them.
 
     with open_arrays("out.npz", "out.npz", "npz") as arrays:
         array = array_in(arrays, "out.npz", "embeddings")
@@ -7,20 +7,20 @@
 
     write_arrays(file, "npz", {"embeddings": ArrayParts("<f4", (2, 384), parts)})
 
-Only headers are read until blocks are asked for.
+Opening a file reads only its headers.
 
-Token ids have one of two shapes. Rows of one length are int64 of shape [records, length], an array
-a field. Rows of any length (``ragged``, NPZ and safetensors) are flat, and offsets say where each
-begins:
+Token ids have one of two layouts. Rows of equal length are int64 of shape [records, length], one
+array per field. Rows of any length (``ragged``, NPZ and safetensors) are flat, with the offset of
+each row:
 
     input_ids        uint32 [T]: all rows, one after the other
     offsets          int64 [B + 1]: row b is input_ids[offsets[b] : offsets[b + 1]]
     token_type_ids   uint8 [T], where a token has another type than 0
     special_tokens_mask   uint8 [T], where it is asked for
 
-The number of rows stands at the head of these files and is known at the end, so the rows are
-spooled, and each array is copied behind its header. An archive's members are stored uncompressed,
-so arrays can be mapped where they lie. Both writing and reading take the memory of a block.
+The header of these files contains the number of rows, which is known only at the end, so the rows
+are spooled, and each array is copied after its header. Archive members are stored uncompressed, so
+arrays can be mapped in place. Both writing and reading need the memory of one block.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-WIDEST = 1 << 22  # numbers of a row, all of which are in memory at once
-BLOCK = 1 << 20  # numbers of a block, unless a row has more
-# What a broken archive raises, and one that is encrypted or packed in another way.
+WIDEST = 1 << 22  # maximum numbers in a row, which is in memory at once
+BLOCK = 1 << 20  # numbers in a block, unless a row has more
+# Errors of an archive that is broken, encrypted, or compressed in an unsupported way.
 UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 
 
@@ -66,7 +66,7 @@ UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 
 
 class ArrayParts(NamedTuple):
-    """An array that is written part by part."""
+    """An array to write, with its bytes in parts."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class ArrayParts(NamedTuple):
 
 
 def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -> None:
-    """Write arrays, of NPY the only one. Equal arrays give equal bytes."""
+    """Write arrays (NPY: exactly one). Equal arrays produce equal bytes."""
     if form == "safetensors":
         names = safetensors.NAMES
         tensors = {name: array._replace(dtype=names[array.dtype]) for name, array in arrays.items()}
@@ -82,10 +82,10 @@ def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -
         return
     from numpy.lib import format as npy
 
-    onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # no pipe goes back
+    onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # a pipe cannot seek
     with ZipFile(onward, "w") if form == "npz" else nullcontext() as archive:
         for name, array in arrays.items():
-            entry = ZipInfo(f"{name}.npy")  # its date is fixed
+            entry = ZipInfo(f"{name}.npy")  # with a fixed date
             opened = archive.open(entry, "w", force_zip64=True) if archive else nullcontext(file)
             with opened as place:
                 header = {"descr": array.dtype, "fortran_order": False, "shape": array.shape}
@@ -98,23 +98,23 @@ def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: rows are along its first axis."""
+    """An array in a file. Rows are along its first axis."""
 
-    dtype: Any  # NumPy's: that of bytes for one that NumPy has not, but BF16 is read as float32
+    dtype: Any  # NumPy's, or bytes if NumPy has none; BF16 is read as float32
     shape: tuple[int, ...]
-    opened: Callable[[], IO[bytes]]  # at its first number
-    label: str  # what its file calls the type: float32, F32
+    opened: Callable[[], IO[bytes]]  # returns the file at the array's first number
+    label: str  # name of the dtype in the file: float32, F32
 
     def blocks(self, most: int = BLOCK) -> Iterator[Array]:
-        """Yield the rows in blocks of so many: [<= most, D...]."""
+        """Yield the rows in blocks of at most ``most`` rows: [<= most, D...]."""
         rows, *inner = self.shape or (1,)
         for block in self.read(rows, math.prod(inner), most):
             yield block.reshape(len(block), *inner)
 
     def read(self, rows: int, width: int, most: int) -> Iterator[Array]:
-        """Yield the numbers as so many rows of this width: [<= most, width].
+        """Yield the numbers as ``rows`` rows of ``width`` numbers: [<= most, width].
 
-        Raises ValueError for rows that are too wide, EOFError when rows are missing.
+        Raises ValueError for rows that are too wide, EOFError for missing rows.
         """
         import numpy
 
@@ -135,14 +135,14 @@ class StoredArray:
                 yield safetensors.float32_of(block) if bits else block
 
 
-Arrays = Mapping[str, Callable[[], StoredArray]]  # name, "" in NPY -> what opens it
+Arrays = Mapping[str, Callable[[], StoredArray]]  # name ("" in NPY) -> opener
 
 
 @contextmanager
 def open_arrays(place: str | IO[bytes], path: str, form: str) -> Iterator[Arrays]:
-    """Open all arrays of a file, a path or open, that messages call ``path``, by their names.
+    """Open all arrays of a file, by name. ``place`` is a path or an open file.
 
-    Raises InputError when the file is broken; also while it is read.
+    Raises InputError, with the name ``path``, if the file is broken, also while it is read.
     """
     try:
         with OPENERS[form](place) as arrays:
@@ -154,7 +154,7 @@ def open_arrays(place: str | IO[bytes], path: str, form: str) -> Iterator[Arrays
 
 
 def array_in(arrays: Arrays, path: str, name: str) -> StoredArray:
-    """Return the array of this name, or the only one there is. Raises InputError."""
+    """Return the array of this name, or the only array. Raises InputError if there is neither."""
     if name not in arrays and len(arrays) != 1:
         raise InputError(f"{path}: array {name!r} not found", f"available: {listed(arrays)}")
     return arrays[name if name in arrays else next(iter(arrays))]()
@@ -178,14 +178,14 @@ def _npz(place: str | IO[bytes]) -> Iterator[Arrays]:
 
 
 def array_of_stream(stream: IO[bytes]) -> StoredArray:
-    """Return the array of a stream at the header of an NPY file. Raises ValueError for none."""
+    """Return the array of a stream at its NPY header. Raises ValueError for an invalid header."""
     from numpy.lib import format as npy
 
     try:
         is_first = npy.read_magic(stream) == (1, 0)
         read_header = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            warnings.simplefilter("ignore")  # about headers that Python 2 wrote
             shape, by_columns, dtype = read_header(stream)
     except (TypeError, TokenError) as broken:
         raise ValueError(f"a header that is none: {broken}") from None
@@ -214,7 +214,7 @@ def _safetensors(place: str | IO[bytes]) -> Iterator[Arrays]:
 
 
 def mapped_parts(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
-    """Yield some bytes of an open file, wherever it is read meanwhile."""
+    """Yield a range of bytes of an open file, independent of its read position."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         for offset in range(start, start + size, CHUNK):
             yield content[offset : min(offset + CHUNK, start + size)]
@@ -226,12 +226,12 @@ OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
 # --- token ids ---
 
 IDS, OFFSETS = "input_ids", "offsets"
-DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}  # of flat rows
+DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}  # of ragged rows
 ROWS = 1024  # rows read at a time
 
 
 def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
-    """Return the writer of npy (input_ids alone), npz or safetensors, whose rows may be ragged."""
+    """Return the writer of npy (input_ids only), npz or safetensors; rows may be ragged."""
     names = NUMERIC[:1] if form == "npy" else NUMERIC
 
     @contextmanager
@@ -240,7 +240,7 @@ def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], A
 
         rows_before = 0
         ids_before = 0
-        lengths: dict[str, int] = {}  # of each row of an array, where all rows have one length
+        lengths: dict[str, int] = {}  # name -> common length of its rows, unless ragged
         with closing(Spool()) as spool:
 
             def write(rows: Sequence[Row] | Table) -> None:
@@ -302,7 +302,7 @@ ragged_safetensors_writer = ids_writer_of("safetensors", ragged=True)
 
 
 def _flat(lists: Any) -> FlatLists:
-    """Return the lists of a column as one array."""
+    """Return the lists of a column as one flat array with offsets."""
     import numpy as np
 
     if isinstance(lists, FlatLists):
@@ -311,13 +311,13 @@ def _flat(lists: Any) -> FlatLists:
     return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
 
 
-Numbered = tuple[int, list[list[int]]]  # the number of the first of some rows, and the rows
+Numbered = tuple[int, list[list[int]]]  # number of the first row, and the rows
 
 
 def read_ids(place: str | IO[bytes], path: str, form: str) -> Iterator[Numbered]:
-    """Yield rows of ids: flat ones with offsets, or those of input_ids, or of the only array.
+    """Yield rows of ids: ragged rows with offsets, or those of input_ids, or of the only array.
 
-    Raises InputError, which calls the file ``path``, when there is no such array.
+    Raises InputError, with the name ``path``, if there is no such array.
     """
     with open_arrays(place, path, form) as arrays:
         if {IDS, OFFSETS} <= arrays.keys():
@@ -330,7 +330,7 @@ def read_ids(place: str | IO[bytes], path: str, form: str) -> Iterator[Numbered]
                 f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",
                 "ids are whole numbers of shape [records, length]",
             )
-        if len(array.shape) == 1:  # one row
+        if len(array.shape) == 1:  # a single row
             array = replace(array, shape=(1, *array.shape))
         for rows in array.blocks(ROWS):
             yield start, rows.tolist()
@@ -338,11 +338,11 @@ def read_ids(place: str | IO[bytes], path: str, form: str) -> Iterator[Numbered]
 
 
 def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[Numbered]:
-    """Yield the rows of flat ids. Raises InputError where the arrays do not fit each other."""
+    """Yield ragged rows of ids. Raises InputError if offsets and ids do not match."""
     if not all(array.dtype.kind in "iu" and len(array.shape) == 1 for array in (ids, offsets)):
         raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
     numbers = chain.from_iterable(block.tolist() for block in ids.blocks())
-    number, at = 0, 0  # the first offset ends a row that is none
+    number, at = 0, 0  # the first offset does not end a row
     for block in offsets.blocks(ROWS):
         stops = block.tolist()
         sizes = [stop - start for start, stop in pairwise([at, *stops])]

@@ -1,4 +1,4 @@
-"""CSV (quoted where needed) and TSV (never quoted): rows in and rows out, behind a header."""
+"""CSV (quoted if needed) and TSV (never quoted), with a header: read and write rows."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from bertcli.io.streams import (
 )
 
 QUOTES = "check for an unclosed quotation mark, or lines that end with a carriage return alone"
-ROWS = 1024  # records a list, where the format does not set it
+ROWS = 1024  # records per list, if the format does not determine it
 
 
 # --- reading ---
 
 
 class DelimitedRows:
-    """The rows of a table, CSV (quoted) or TSV (never quoted: a lone quotation mark is text).
+    """The rows of a table, CSV (quoted) or TSV (never quoted: quotation marks are text).
 
-    Each comes with the line that it begins on. No row of more than ``limit`` bytes is ever held
-    whole. What cannot be read raises an InputError, or is given to ``skip``, once that is another:
-    a line that cannot be read takes its whole row with it, as what follows an open quotation mark
-    is no row of its own.
+    Yields each row with the number of its first line. No row of more than ``limit`` bytes is held
+    in memory as a whole. An invalid row raises InputError, unless another ``skip`` is set: a line
+    that cannot be read invalidates its whole row, because the lines after an open quotation mark
+    are not separate rows.
 
-    Blank lines are skipped, as csv, pandas and DuckDB do. In TSV of one column, where nothing is
-    quoted, such a line is an empty text.
+    Blank lines are skipped, as in csv, pandas and DuckDB. In a TSV with one column, where nothing
+    is quoted, a blank line is an empty text.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class DelimitedRows:
         self.quoted = not tabs
         self.skip: Callable[[InputError], None] = stop
         self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, True)
-        self.lost = False  # the row that is being read is passed over
-        self.first = self.size = 0  # its line, and its bytes so far
-        self.columns = 0  # in the header, once it is known
+        self.lost = False  # True: the current row is skipped
+        self.first = self.size = 0  # first line and size in bytes of the row
+        self.columns = 0  # of the header, once known
         quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
 
@@ -104,7 +104,7 @@ class DelimitedRows:
         return len(row) <= 1 and not "".join(row).strip()
 
     def _lines(self) -> Iterator[str]:
-        """Yield decoded lines; of what is passed over, whether it opens or closes a quotation."""
+        """Yield decoded lines; a skipped line is reduced to its unpaired quotation mark, if any."""
         for block in self.blocks:
             for index, line in enumerate(block.lines):
                 self.first = self.first or block.number + index
@@ -120,20 +120,20 @@ class DelimitedRows:
                 yield text + "\n"
 
     def _lose(self, error: InputError) -> None:
-        """Pass over the row that is being read, or stop."""
+        """Skip the current row, or raise its error."""
         self.skip(error)
         self.lost = True
 
 
 def refuse_other_columns(where: str, row: Sequence[str], header: Sequence[str]) -> None:
-    """Raise InputError for a row that has more columns than the header, or fewer."""
+    """Raise InputError for a row with more or fewer columns than the header."""
     if len(row) != len(header):
         columns = counted(len(row), "column")
         raise InputError(f"{where}: {columns}, but the header has {len(header):,}", SKIP)
 
 
 def cells_in(line: str, delimiter: str) -> list[str]:
-    """Return the cells of a line of CSV, or of TSV; none where it is not valid."""
+    """Return the cells of a line of CSV or TSV; an empty list if the line is not valid."""
     if delimiter == "\t":
         return line.split("\t")
     try:
@@ -143,7 +143,7 @@ def cells_in(line: str, delimiter: str) -> list[str]:
 
 
 def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
-    """Gather rows, as many as a block of lines would hold."""
+    """Yield rows in lists, each as many as a block of lines would contain."""
     gathered = []
     size = 0
     for number, row in rows:
@@ -158,7 +158,7 @@ def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, 
 
 
 class CsvTable:
-    """An open CSV file: the ``columns`` of its header, empty without one, and its rows."""
+    """An open CSV file: the ``columns`` of its header (empty without one), and its rows."""
 
     def __init__(self, name: str, rows: DelimitedRows) -> None:
         self.name = name
@@ -166,9 +166,9 @@ class CsvTable:
         _, self.columns = next(rows, (1, list[str]()))
 
     def blocks(self) -> Iterator[list[tuple[int, list[str]]]]:
-        """Yield line numbers and cells, some rows at a time.
+        """Yield lists of line numbers and cells.
 
-        Raises InputError for a row that has not as many cells as the header.
+        Raises InputError for a row whose number of cells differs from the header's.
         """
         for rows in handfuls(self.rows):
             for number, cells in rows:
@@ -178,7 +178,7 @@ class CsvTable:
 
 @contextmanager
 def open_csv(path: str) -> Iterator[CsvTable]:
-    """Open a CSV file in UTF-8."""
+    """Open a UTF-8 CSV file."""
     with open_bytes(path) as stream:
         refuse_not_text(read_chunk(stream, path, peek=True), path, "utf-8")
         yield CsvTable(
@@ -190,9 +190,9 @@ def open_csv(path: str) -> Iterator[CsvTable]:
 
 
 def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
-    """Return what makes lines of rows, behind a header: CSV, quoted where needed, or TSV, never.
+    """Return a function that encodes rows as CSV (quoted if needed) or TSV (never quoted).
 
-    The first rows settle the columns. Lists are JSON in a cell.
+    The first rows determine the columns of the header. Lists are JSON in a cell.
     """
     names: list[str] = []
 
@@ -209,14 +209,14 @@ def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
 
 @contextmanager
 def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[Row]], None]]:
-    """Yield a function that writes rows to a file; any row may have further columns.
+    """Yield a function that writes rows to a file; any row may have additional columns.
 
-    The lines wait in a temporary file, as the header is known at the end only. The bytes depend on
-    the rows alone, not on how many are written at a time.
+    The lines are spooled to a temporary file, because the header is known only at the end. The
+    bytes depend on the rows alone, not on the number of rows per call.
     """
     names: list[str] = []
     first_row: Row = {}
-    counts: set[int] = set()  # how many columns the lines have
+    counts: set[int] = set()  # numbers of columns of the lines
     with TemporaryFile() as body:
 
         def write(rows: Sequence[Row]) -> None:
@@ -252,7 +252,7 @@ tsv_writer = partial(file_writer, tabs=True)
 
 
 def _cells(rows: Sequence[Row], names: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield the cells of each row that is to be written."""
+    """Yield the cells of each row, without headers."""
     return ([cell(row.get(name)) for name in names] for row in lines_of(rows))
 
 
@@ -261,7 +261,7 @@ def _lines(table: Sequence[Sequence[Any]], *, tabs: bool) -> bytes:
 
 
 def _csv(table: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Yield lines of cells. Only their end is changed: a cell may hold CR and LF."""
+    """Yield lines of cells. Only the line ends are converted: a cell may contain CR and LF."""
     lines: list[str] = []
     csv.writer(SimpleNamespace(write=lines.append)).writerows(table)
     return (line.removesuffix("\r\n") + "\n" for line in lines)

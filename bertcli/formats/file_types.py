@@ -1,4 +1,4 @@
-"""Files that are given as text and are none: named by their first bytes, with a way to read them.
+"""Detection of files that are not text, by their first bytes, with a hint how to read them.
 
 refuse_not_text(b"%PDF-1.7", "report.pdf", "utf-8")
 # InputError: report.pdf: is a PDF; hint: extract its text: pdftotext report.pdf -
@@ -11,11 +11,11 @@ import re
 
 from bertcli.errors import LOG, InputError, option
 
-OFFICE = b"[Content_Types].xml"  # the first file of an archive that is a document
+OFFICE = b"[Content_Types].xml"  # the first file in the archive of an Office document
 ZIP = b"PK\x03\x04"
-ZIP_NAME = slice(30, 30 + len(OFFICE))  # where an archive names its first file
+ZIP_NAME = slice(30, 30 + len(OFFICE))  # where a zip archive stores the name of its first file
 
-# First bytes -> what the file is, and what to do; {} is its name.
+# First bytes -> (type, hint); {} is replaced by the file name.
 SIGNATURES = {
     b"%PDF-": ("a PDF", "extract its text: pdftotext {} -"),
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
@@ -34,22 +34,22 @@ SIGNATURES = {
     b"GIF8": ("a picture", "texts are needed"),
     b"\x7fELF": ("a program", "texts are needed"),
 }
-# Longest first: the mark of UTF-32 begins with that of UTF-16.
+# Longest first: the mark of UTF-32 starts with that of UTF-16.
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-PICKLE = re.compile(rb"\x80[\x02-\x05]")  # the protocol
+PICKLE = re.compile(rb"\x80[\x02-\x05]")  # protocols 2 to 5
 HTML = re.compile(rb"\s*(<!doctype html|<html)\b", re.IGNORECASE)
 
 
 def refuse_not_text(head: bytes, name: str, encoding: str) -> None:
-    """Raise InputError for a file whose first bytes are those of another format than text.
+    """Raise InputError for a file whose first bytes are those of a format other than text.
 
-    A file with a byte order mark is refused only if it is read as UTF-8. HTML is text, but its
-    tags would be read as such: a note says so.
+    A file with a byte order mark is rejected only if it is read as UTF-8. HTML is accepted with a
+    note, because its tags are read as text.
     """
     if head.startswith(ZIP):
         raise _refused(name, *_archive(head))

@@ -1,10 +1,10 @@
-"""JSON Lines: rows in and out, a value a line; vectors in, in a field of each line.
+"""JSON Lines, one value per line: read and write rows; read vectors from a field of each line.
 
-for lines in lines_of(stream, "in.jsonl"):
-    values = [value_of(line, f"in.jsonl:{number}") for number, line in lines]
-for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
+    for lines in lines_of(stream, "in.jsonl"):
+        values = [value_of(line, f"in.jsonl:{number}") for number, line in lines]
+    for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
 
-Vectors that are written already go round the encoder.
+Vectors already encoded as JSON (`NumbersText`) bypass the encoder.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-Line = tuple[int, str | bytes]  # its number, and what it holds
+Line = tuple[int, str | bytes]  # line number, content
 
 
 # --- reading ---
 
 
 def lines_of(stream: IO[bytes], name: str) -> Iterator[list[Line]]:
-    """Yield the lines of a stream that are not blank, as they come in."""
+    """Yield the non-blank lines of a stream, as they arrive."""
     for block in blocks(stream, name):
         lines = enumerate(block.lines, block.number)
         yield [(number, line) for number, line in lines if line.strip()]
@@ -59,7 +59,7 @@ def _values(lines: Iterable[Line]) -> list[Line]:
 
 
 def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
-    """Return the value in a line. Raises InputError."""
+    """Return the value of a line. Raises InputError for invalid JSON."""
     try:
         return parse(line)
     except BadJsonError as bad:
@@ -67,21 +67,21 @@ def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
 
 
 def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
-    """Return a value that is an object. Raises InputError."""
+    """Return a value that is an object. Raises InputError for another type."""
     if not isinstance(value, dict):
         raise InputError(f"{where}: expected a JSON object, found {shown(value)}", hint)
     return value
 
 
 def objects_of(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Yield the objects of a file, with the place of each, some lines at a time."""
+    """Yield lists of the objects of a file, each with its location."""
     for lines in lines_of_file(path):
         named = [(f"{path}:{number}", line) for number, line in lines]
         yield [(where, object_in(value_of(line, where), where)) for where, line in named]
 
 
 def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
-    """Yield the vectors in a field, or in lists that are lines, as arrays [<= most, D...]."""
+    """Yield the vectors in a field, or in lines that are lists, as arrays [<= most, D...]."""
     name = input_name(path)
     for lines in lines_of_file(path):
         for start in range(0, len(lines), most):
@@ -89,9 +89,10 @@ def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
 
 
 def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
-    """Return lines of vectors as an array; numbers with a decimal point are read as float32.
+    """Return lines of vectors as an array; numbers with a decimal point become float32.
 
-    Raises InputError with the number of a line that is no vector, or not as long as the first.
+    Raises InputError, with the line number, for a line that is not a vector, or differs in length
+    from the first one.
     """
     import numpy as np
 
@@ -119,22 +120,22 @@ def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
 # --- writing ---
 
 
-NAMES = "backslashreplace"  # names of files may hold bytes that are no text: JSON escapes them
+NAMES = "backslashreplace"  # file names may contain invalid bytes: JSON escapes them
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class JsonArrayFile:
-    """A file that takes JSON Lines, in parts of any size, and holds them as one JSON array.
+    """A file that receives JSON Lines, in parts of any size, and stores them as a JSON array.
 
-    Each value stays on a line of its own, so that the array can be read as it was written: a line
-    at a time. `end` closes the array.
+    Each value stays on its own line, so that the array can be read line by line. `end` closes the
+    array.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
         self.flush = file.flush
-        self.opening = b"[\n"  # not written yet
-        self.line_end = b""  # of the last line, held back: a comma may have to come before it
+        self.opening = b"[\n"  # not yet written
+        self.line_end = b""  # of the last line, delayed: a comma may precede it
 
     def write(self, lines: bytes) -> None:
         """Write lines, each of which is a JSON value."""
@@ -153,7 +154,7 @@ class JsonArrayFile:
 def to_json(row: Row) -> str:
     """Return a row as a line of JSON.
 
-    Raises OutputError for NaN and infinity, which JSON cannot hold.
+    Raises OutputError for NaN and infinity, which JSON does not support.
     """
     parts = []
     for name, value in row.items():
@@ -188,7 +189,7 @@ def _key(name: str) -> str:
 
 
 def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:
-    """Yield the JSON of each of some arrays, in digits that read back to its numbers."""
+    """Yield the JSON of each array, with digits that read back to the same numbers."""
     import numpy as np
     import orjson
 

@@ -1,11 +1,11 @@
-"""Read all arrays and fields of numbers in a file, of any format that holds vectors.
+"""Read all arrays and fields of numbers in a file, in any format that can hold vectors.
 
     contents = NumberFields(Path("out.jsonl"), FORMATS["jsonl"])
     for block in contents.blocks():    # of one of them
         ...
     contents.records, contents.fields
 
-No more than a block is in memory. `vector_files` reads only the vectors, from one array or field.
+Memory is limited to one block. `vector_files` reads only the vectors, from one array or field.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bertcli.formats.registry import FileFormat, Holds
 from bertcli.formats.safetensors import AGAIN
 from bertcli.io.typed_json import BadJsonError, parse
 
-ROWS_PER_BLOCK = 256  # of a Parquet file
+ROWS_PER_BLOCK = 256  # for Parquet files
 SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are positions in a text, not vectors
-NESTING = 3  # of lists in which vectors are found
+NESTING = 3  # maximum depth of lists that contain vectors
 
 
 class NumberBlock(NamedTuple):
@@ -34,16 +34,16 @@ class NumberBlock(NamedTuple):
 
     name: str
     dtype: str
-    shape: list[Any] | None  # of the whole array; None in fields, where it is known at the end
-    numbers: Any  # a numpy array [rows, width]; None for an array that is not numeric or empty
-    has_vectors: bool = True  # rows are vectors, not single numbers
+    shape: list[Any] | None  # of the whole array; None for fields, where it is known at the end
+    numbers: Any  # array [rows, width]; None for an array that is not numeric or is empty
+    has_vectors: bool = True  # True: rows are vectors, not single numbers
 
 
 class NumberFields:
-    """A file with numbers.
+    """The arrays or fields of numbers in a file.
 
-    Once all blocks are read, ``records`` is the number of records and ``fields`` has their types.
-    Files of arrays have neither.
+    After all blocks are read, ``records`` is the number of records and ``fields`` has their types.
+    Array files have neither.
     """
 
     def __init__(self, path: Path, file_format: FileFormat) -> None:
@@ -61,7 +61,7 @@ class NumberFields:
         return self._blocks_of_rows()
 
     def _blocks_of_arrays(self) -> Iterator[NumberBlock]:
-        """Yield arrays. Numbers of a one-dimensional array are a row each."""
+        """Yield arrays. Each number of a one-dimensional array is a row."""
         with open_arrays(self.path, self.path, self.file_format.name) as arrays:
             for name, open_array in arrays.items():
                 array = open_array()
@@ -109,7 +109,7 @@ class NumberFields:
                 yield from _blocks_of_vectors(name, "JSON", arrays)
 
     def _add_type(self, name: str, value_type: str) -> None:
-        """Widen the type of a field to one that has this type as well."""
+        """Widen the type of a field to include this type."""
         before = self.fields.get(name, value_type)
         is_alike = before in (value_type, "null") or value_type == "null"
         self.fields[name] = value_type if is_alike else "mixed"
@@ -120,7 +120,7 @@ def _type_of(value: Any) -> str:
 
 
 def _csv_rows(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Yield the location of each row of CSV, and its cells by the names in the header."""
+    """Yield lists of (location, cells by column name) for the rows of a CSV file."""
     with open_csv(path) as table:
         columns = table.columns
         if not columns:
@@ -135,7 +135,10 @@ def _csv_rows(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
 
 
 def _value_of_cell(text: str) -> Any:
-    """Return the JSON number, list or object in a cell, else its text. An empty cell is None."""
+    """Return the JSON number, list or object in a cell, otherwise its text.
+
+    An empty cell is None.
+    """
     if not text:
         return None
     if text[0] not in "[{-0123456789":
@@ -147,9 +150,9 @@ def _value_of_cell(text: str) -> Any:
 
 
 def _vectors_in(value: Any, depth: int = NESTING) -> list[list[float]]:
-    """Return the vectors in a value: a list of numbers, or lists of them, nested ``depth`` deep.
+    """Return the vectors in a value: a list of numbers, or nested lists up to ``depth`` levels.
 
-    null stands for NaN, which JSON has not.
+    null represents NaN, which JSON does not support.
     """
     if not isinstance(value, list) or not value:
         return []
@@ -162,7 +165,7 @@ def _vectors_in(value: Any, depth: int = NESTING) -> list[list[float]]:
 
 
 def _blocks_of_vectors(name: str, dtype: str, vectors: Sequence[Any]) -> Iterator[NumberBlock]:
-    """Yield vectors, as a block as long as they have one length."""
+    """Yield vectors in blocks; vectors of a block have equal length."""
     import numpy
 
     for _, rows in groupby(vectors, len):

@@ -1,15 +1,16 @@
-"""Parquet: rows in and out, as values that JSON holds; arrays in and out, as lists of numbers.
+"""Parquet: read and write rows as JSON values, and arrays as lists of numbers.
 
     with opened("reviews.parquet", "reviews.parquet") as table:
         for first, columns in table.columns(["text", "when"]): ...
     with rows_writer(file) as write:
         write([{"id": "a", "input_ids": [101, 102]}])
 
-What is read is in the memory of a few rows. Nothing else imports pyarrow.
+Reading needs the memory of a few rows. No other module imports pyarrow.
 
-What JSON has no type for is text: timestamps are ISO 8601 with every digit of their unit and the
-offset of their time zone (``2024-05-01T12:00:00.000000001+02:00``), durations counts of their unit,
-decimals digits (``"1.20"``), binary values base64. NaN is null, as data frames mean it.
+Values without a JSON type become text: timestamps are ISO 8601 with all digits of their unit and
+the offset of their time zone (``2024-05-01T12:00:00.000000001+02:00``), durations are counts of
+their unit, decimals are digits (``"1.20"``), binary values are base64. NaN becomes null, its
+meaning in data frames.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ try:
     import pyarrow as pyarrow
     from pyarrow import types
     from pyarrow.parquet import ParquetFile, ParquetWriter
-except ImportError as failed:  # to import this module is the check, which commands make at once
+except ImportError as failed:  # importing this module is the check, which commands run first
     raise BertcliError(f"Parquet needs pyarrow: {failed}", install_command("parquet")) from None
 
 if TYPE_CHECKING:
@@ -52,22 +53,22 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-ROWS = 1024  # decoded together, at most
-ROWS_PER_BLOCK = 4096  # made columns together
-GROUP = 16 << 20  # bytes of a row group, before they are packed
-DECODED = 16 << 20  # bytes decoded together, as far as the sizes of columns tell
-AT_ONCE = 1 << 18  # bytes that become Python's objects together
+ROWS = 1024  # maximum rows decoded together
+ROWS_PER_BLOCK = 4096  # rows converted to columns together
+GROUP = 16 << 20  # bytes of a row group, before compression
+DECODED = 16 << 20  # bytes decoded together, as estimated from column sizes
+AT_ONCE = 1 << 18  # bytes converted to Python objects together
 
 VECTOR = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")  # a type
-WHOLE = re.compile(r"u?int\d+")  # a type of numbers
+WHOLE = re.compile(r"u?int\d+")  # a type name of integers
 STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
 
 
-# --- values as JSON has them ---
+# --- Arrow values to JSON values ---
 
 
 def values(array: Any, errors: str = "strict") -> list[Any]:
-    """Return the values of an Arrow array as JSON has them."""
+    """Return the values of an Arrow array as JSON values."""
     kind = array.type
     if any(check(kind) for check in STRINGS):
         stored = array.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
@@ -101,13 +102,13 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
         return raw
 
 
-# --- lists of numbers as NumPy has them, and back ---
+# --- lists of numbers to NumPy arrays, and back ---
 
 
 def array(column: Any, name: str) -> Array:
-    """Return a column of numbers, or of (nested) lists of one length, as one array [n, D...].
+    """Return a column of numbers, or of (nested) lists of equal length, as one array [n, D...].
 
-    Raises ValueError for lists of several lengths.
+    Raises ValueError for lists of different lengths.
     """
     shape = [len(column)]
     while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
@@ -123,27 +124,27 @@ def array(column: Any, name: str) -> Array:
 
 
 def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
-    """Return the type of a cell that holds an array of this shape."""
+    """Return the Arrow type of a cell that holds an array of this shape."""
     kind = pyarrow.from_numpy_dtype(dtype)
     for size in reversed(shape):
         kind = pyarrow.list_(kind, size)
     return kind
 
 
-# --- types, and columns of them ---
+# --- column types, and columns ---
 
 
 def type_of(name: str) -> Any:
-    """Return the type of this name, as list<int32>."""
+    """Return the Arrow type of this name, such as list<int32>."""
     if name.startswith("list<"):
         return pyarrow.list_(type_of(name[5:-1]))
     return getattr(pyarrow, name)()
 
 
 def array_of(values: Any, kind: Any = None) -> Any:
-    """Return values as Arrow's, numbers of NumPy in place.
+    """Return values as an Arrow array; numeric NumPy arrays are not copied.
 
-    To learn that those are no data of pandas, `pyarrow.array` would import it: a third of a second.
+    `pyarrow.array` would import pandas to check for pandas data, which takes 1/3 s.
     """
     if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
         return pyarrow.array(values, kind)
@@ -154,7 +155,7 @@ def array_of(values: Any, kind: Any = None) -> Any:
 
 
 def common_type(kind: Any, values: Sequence[Any]) -> Any:
-    """Return the type that holds values of this type and these values; text holds all.
+    """Return an Arrow type that holds values of type ``kind`` and ``values``; text holds anything.
 
     None is the type of no values.
     """
@@ -168,13 +169,13 @@ def common_type(kind: Any, values: Sequence[Any]) -> Any:
         kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
-    return pyarrow.string() if "struct" in str(kind) else kind  # objects differ in their keys
+    return pyarrow.string() if "struct" in str(kind) else kind  # objects may have different keys
 
 
 def fits(values: Any, kind: Any) -> bool:
-    """Return whether a type of ours holds these lists as they are: text is no list of characters.
+    """Return True if the Arrow type ``kind`` holds these lists unchanged.
 
-    Whole numbers are narrowed where they fit.
+    Integers may be narrowed if they fit. Text is not a list of characters.
     """
     if isinstance(values, FlatLists):
         return True
@@ -184,15 +185,15 @@ def fits(values: Any, kind: Any) -> bool:
         pyarrow.array(values, kind)
     except (pyarrow.ArrowException, OverflowError):
         return False
-    return natural == ours or "null" in natural  # no list has an item
+    return natural == ours or "null" in natural  # all lists are empty
 
 
 def column(values: Any, kind: Any) -> Any:
-    """Return values as a column of a type.
+    """Return values as a column of an Arrow type.
 
-    Lists of fixed size are an array [n, D...] and, where there are several a row, arrays [k, D...].
-    Of flat lists, as list<int32>, numbers of its width stay in place; unsigned ones are read as
-    signed ones, which token ids fit.
+    Lists of fixed size are given as one array [n, D...], or, if there are several per row, as
+    arrays [k, D...]. For `FlatLists`, such as list<int32>, numbers of the type's width are not
+    copied; unsigned numbers are reinterpreted as signed, which is safe for token ids.
     """
     if types.is_fixed_size_list(kind):
         cells = array_of(values.reshape(-1))
@@ -208,17 +209,17 @@ def column(values: Any, kind: Any) -> Any:
         ends = pyarrow.array([0, *accumulate(map(len, values))], "int32")
         inner = column(numpy.concatenate([*values]), kind.value_type)
         return pyarrow.ListArray.from_arrays(ends, inner)
-    if kind == pyarrow.string():  # what is no text is written as JSON
+    if kind == pyarrow.string():  # values other than text are written as JSON
         values = [
             value if value is None or isinstance(value, str) else compact(value) for value in values
         ]
-    elif kind == pyarrow.float64():  # which Arrow makes of no integer above 2**53
+    elif kind == pyarrow.float64():  # Arrow converts no integer above 2**53
         values = [value if value is None else float(value) for value in values]
     return array_of(values, kind)
 
 
 def file_system(place: str) -> tuple[Any, str]:
-    """Return the file system of an address, with fsspec's methods, and the path within it."""
+    """Return the file system of a URI, with fsspec's methods, and the path within it."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import FileSystem
 
@@ -231,7 +232,7 @@ def file_system(place: str) -> tuple[Any, str]:
 
 @contextmanager
 def opened(place: str | IO[bytes], path: str) -> Iterator[ParquetTable]:
-    """Open a file that messages call ``path``. Raises InputError when it cannot be read."""
+    """Open a file; ``path`` is its name in messages. Raises InputError if it cannot be read."""
     try:
         with ParquetFile(place) as file:
             yield ParquetTable(file, path)
@@ -242,7 +243,7 @@ def opened(place: str | IO[bytes], path: str) -> Iterator[ParquetTable]:
 
 
 def nested_names(fields: Any) -> Iterator[str]:
-    """Yield the names of the fields of a schema or struct, those in structs behind theirs."""
+    """Yield the field names of a schema or struct, each followed by the names nested in it."""
     for field in fields:
         yield field.name
         if types.is_struct(field.type):
@@ -250,7 +251,7 @@ def nested_names(fields: Any) -> Iterator[str]:
 
 
 class ParquetTable:
-    """The columns of a file. A value that is no UTF-8 is bytes, unless ``errors`` is "replace"."""
+    """The columns of a file. Invalid UTF-8 is returned as bytes, unless ``errors`` is "replace"."""
 
     def __init__(self, file: Any, path: str) -> None:
         self.file = file
@@ -266,9 +267,10 @@ class ParquetTable:
         skip: Callable[[InputError], None] = stop,
         errors: str = "strict",
     ) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-        """Yield the number of a row and the values of columns from there, any number of rows.
+        """Yield row numbers and column values, in parts of any number of rows.
 
-        A row of more bytes than the limit raises an InputError, or is left out by ``skip``.
+        Each part has the number of its first row. A row of more bytes than ``limit`` raises
+        InputError, or is passed to ``skip`` and left out.
         """
         number = 1
         for batch in self.batches(names, ROWS):
@@ -280,9 +282,9 @@ class ParquetTable:
                 number += len(part)
 
     def arrays(self, name: str, most: int) -> Iterator[Array]:
-        """Yield a column of numbers, or of lists of one length, as arrays [<= most, D...].
+        """Yield a column of numbers, or of lists of equal length, as arrays [<= most, D...].
 
-        Raises InputError for a column of lists of several lengths, or longer ones than are read.
+        Raises InputError for a column of lists of different lengths.
         """
         kind = self.schema.field(name).type
         if not self.metadata.num_rows and hasattr(kind, "list_size"):
@@ -294,9 +296,9 @@ class ParquetTable:
                 raise InputError(f"{self.path}: {uneven}") from None
 
     def vectors(self, other: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
-        """Yield lists of numbers, of so many rows at a time: column, type of the numbers, vectors.
+        """Yield lists of numbers: column, dtype, and the vectors of at most ``most`` rows.
 
-        They are the innermost lists, without nulls, of all columns but the ``other`` ones.
+        They are the innermost lists, without nulls, of all columns except the ``other`` ones.
         """
         lists_of_numbers = (field.name for field in self.schema if VECTOR.match(str(field.type)))
         names = [name for name in lists_of_numbers if name not in other]
@@ -309,18 +311,18 @@ class ParquetTable:
                 yield name, str(lists.type.value_type), rows
 
     def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield columns in batches of at most so many rows, and fewer of long lists and texts."""
+        """Yield columns in batches of at most ``most`` rows, fewer if lists or texts are long."""
         for group in range(self.metadata.num_row_groups):
             row_group = self.metadata.row_group(group)
             size = row_group.total_byte_size // max(1, row_group.num_rows)
             for first in islice(self.file.iter_batches(8, [group], list(names)), 1):
-                size = max(size, first.nbytes // len(first))  # equal texts are there once
+                size = max(size, first.nbytes // len(first))  # repeated texts are stored once
             step = max(1, min(most, DECODED // max(1, size)))
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
 
 def _parts(batch: Any, most: int) -> Iterator[Any]:
-    """Cut rows where they are many bytes."""
+    """Yield slices of a batch with at most ``most`` bytes, or one row."""
     if len(batch) == 1 or batch.nbytes <= most:
         yield batch
         return
@@ -334,10 +336,10 @@ def _parts(batch: Any, most: int) -> Iterator[Any]:
 
 @contextmanager
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
-    """Yield a function that writes rows or columns; any row may have further columns.
+    """Yield a function that writes rows or columns; any row may have additional columns.
 
-    They are spooled, so that a column has a type that holds the values of all rows. The bytes
-    depend on the rows alone, not on how many are written at a time.
+    Rows are spooled, so that the type of a column can hold the values of all rows. The bytes depend
+    on the rows alone, not on the number of rows per call.
     """
     column_types: dict[str, Any] = {}
     first_row: list[str] = []
@@ -363,7 +365,7 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
         yield write
         for block in blocks.rest():
             keep(block)
-        for table in headers:  # whose values show the types of columns without any row
+        for table in headers:  # their values show the types of columns without rows
             new = {name: table.columns[name] for name in table.columns if name not in column_types}
             _merge_types(column_types, Table(new, 0))
         if not column_types:
@@ -376,7 +378,7 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
 
 
 def _merge_types(column_types: dict[str, Any], table: Table) -> None:
-    """Widen the types of columns to those that hold the values of a table as well."""
+    """Widen the column types to include the values of a table."""
     for name, values in table.columns.items():
         known = column_types.get(name)
         ours = type_of(TYPES[name]) if name in TYPES else None
@@ -387,9 +389,9 @@ def _merge_types(column_types: dict[str, Any], table: Table) -> None:
 
 
 def common_schema(paths: Sequence[str]) -> Any:
-    """Return the schema of all columns of some files, with the metadata of the first.
+    """Return the schema of all columns of some files, with the metadata of the first one.
 
-    Raises OutputError for columns of one name whose types have none in common.
+    Raises OutputError for columns of the same name with incompatible types.
     """
     schemas = []
     for path in paths:
@@ -406,10 +408,10 @@ def common_schema(paths: Sequence[str]) -> Any:
 
 
 def copy_rows(paths: Sequence[str], chosen: Sequence[Array], schema: Any, file: IO[bytes]) -> None:
-    """Write some rows of files as one file of a schema.
+    """Write the chosen rows of some files as one file with this schema.
 
-    ``chosen`` says for each file which rows these are, bool [n]; rows beyond it are not. A column
-    that a file does not have is null in its rows.
+    ``chosen`` has a mask, bool [n], for each file; rows beyond the mask are left out. A column that
+    a file does not have is null in its rows.
     """
     waiting = [schema.empty_table()]
     size = 0
@@ -440,13 +442,12 @@ def _joined(tables: Sequence[Any], schema: Any) -> Any:
 def columns_writer(
     file: IO[bytes], kinds: Mapping[str, Any], repeated: Sequence[str] | bool
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes columns of these kinds (see `column`).
+    """Yield a function that writes columns of these Arrow types (see `column`).
 
-    They make a row group, once they have `GROUP` bytes. Values of the ``repeated`` columns are
-    stored once.
+    A row group is written when it has `GROUP` bytes. ``repeated`` columns are dictionary-encoded.
     """
     schema = pyarrow.schema([*kinds.items()])
-    waiting, size = [], 0  # tables, and their bytes
+    waiting, size = [], 0  # tables, and their size in bytes
 
     def write(columns: Mapping[str, Any]) -> None:
         nonlocal size
@@ -469,7 +470,7 @@ def columns_writer(
 
 
 def rows_of_frame(frame: Any) -> list[dict[str, Any]]:
-    """Return the rows of a data frame of pandas, polars or Arrow.
+    """Return the rows of a pandas, polars or Arrow data frame.
 
     Source: the PyCapsule interface of Arrow, and the data frame interchange protocol.
     """

@@ -1,4 +1,4 @@
-"""Plain text: a row a line, its values between tabs."""
+"""Plain text: one row per line, with tabs between its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def encoder() -> Callable[[Sequence[Row]], bytes]:
 
 
 def to_text(row: Row) -> str:
-    """Return a row as a plain line. OutputError for a value that would be more than one."""
+    """Return a row as a plain line. Raises OutputError for a value with a line end, or a tab.
+
+    A single value may contain tabs.
+    """
     values = [
         " ".join(map(str, value)) if isinstance(value, list) else str(cell(value))
         for value in row.values()

@@ -1,6 +1,6 @@
-"""Vectors in fewer bits: float16, bytes and single bits.
+"""Vectors in lower precision: float16, bytes and single bits.
 
-Bytes and bits are those of `quantize_embeddings` of sentence-transformers 6.2.
+Bytes and bits equal those of `quantize_embeddings` in sentence-transformers 6.2.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 RANGED = ("int8", "uint8")  # precisions that need the range of every dimension
 OF_BYTES = ("int8", "uint8", "binary", "ubinary")
-BUCKETS = 255  # steps between the least and the greatest value of a dimension
-SIGNED = ("int8", "binary")  # bytes that are 128 less than those of the other two
+BUCKETS = 255  # steps between the minimum and maximum of a dimension
+SIGNED = ("int8", "binary")  # 128 less than the bytes of the other two
 
 
 def quantize(vectors: Floats, precision: str, ranges: Floats | None = None) -> NDArray[np.generic]:
     """Return vectors [..., D] in another precision; binary ones have ceil(D / 8) bytes.
 
-    int8 and uint8 need ``ranges`` [2, D], the least and the greatest value of each dimension.
-    Values outside of the range are clipped. Raises PrecisionError for a value
-    that float16 cannot hold.
+    int8 and uint8 need ``ranges`` [2, D], the minimum and maximum of each dimension. Values outside
+    the range are clipped. Raises PrecisionError for a value that float16 cannot represent.
     """
     import numpy as np
 
@@ -53,7 +52,7 @@ def restore(
 ) -> Floats:
     """Return vectors of bytes or bits as float32: the middle of each bucket, or -1 and 1 for bits.
 
-    ``dim`` is the number of dimensions that were packed into bits.
+    ``dim`` is the number of dimensions packed into bits.
     """
     import numpy as np
 
@@ -66,7 +65,7 @@ def restore(
 
 
 def ranges_of(blocks: Iterable[Floats]) -> Floats:
-    """Return the least and greatest values of each dimension [2, D], of vectors [n, D].
+    """Return the minimum and maximum of each dimension [2, D] of vectors [n, D].
 
     Raises PrecisionError for fewer than two vectors.
     """
@@ -104,7 +103,7 @@ def check_values(vectors: Floats, precision: str) -> None:
 
 
 def _steps(ranges: Any) -> tuple[Floats, Floats]:
-    """Return the least value and the bucket width of each dimension; the width is 1 if constant."""
+    """Return the minimum and the bucket width of each dimension; the width is 1 if constant."""
     import numpy as np
 
     step = (ranges[1] - ranges[0]) / BUCKETS

@@ -1,11 +1,11 @@
-"""The table of file formats: their names, suffixes, what they can hold, who reads and writes them.
+"""The table of file formats: names, suffixes, what they can hold, their readers and writers.
 
     FORMATS["parquet"].require()          # BertcliError without pyarrow
     names_of(Holds.VECTORS)               # ("jsonl", "csv", "npy", ...)
     INPUT_SUFFIXES[".pq"]                 # "parquet"
 
-A new format is a module in this package and an entry here. The functions of an entry are named as
-"module:function", and imported when a file is read or written: importing this table costs nothing.
+A new format is a module in this package and an entry here. Entries refer to functions as
+"module:function", which are imported when a file is read or written: importing this table is cheap.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bertcli.errors import InputError
 if TYPE_CHECKING:
     from bertcli.formats.tables import Row
 
-# Reads rows of a format, for `FileFormat.reader`. It takes numbered lines without their ends, the
-# name of the file for messages, and a function for the error of a bad row, which raises it or
-# returns to skip the row. It yields rows with their line numbers.
+# Type of `FileFormat.reader`. Arguments: numbered lines without line ends, the file name for
+# messages, and a function for the error of a bad row, which raises it, or returns to skip the row.
+# Yields rows with their line numbers.
 RowReader = Callable[
     [Iterable[tuple[int, str]], str, Callable[[InputError], None]],
     "Iterator[tuple[int, Row]]",
@@ -31,45 +31,45 @@ RowReader = Callable[
 
 
 class Holds(Flag):
-    """What a format can hold."""
+    """The contents that a format can hold."""
 
     NOTHING = 0
-    TEXTS = auto()  # texts without any other field
-    ROWS = auto()  # rows with named fields, also those that are kept of the input
+    TEXTS = auto()  # texts without other fields
+    ROWS = auto()  # rows with named fields, including carried ones
     NESTED = auto()  # objects in a field of a row
-    ARRAYS = auto()  # arrays of numbers alone
-    VECTORS = auto()  # a vector of each record
+    ARRAYS = auto()  # only arrays of numbers
+    VECTORS = auto()  # one vector per record
     SEVERAL_VECTORS = auto()  # vectors of the tokens or words of each record
     TERMS = auto()  # weighted terms of each record
-    IDS = auto()  # arrays of strings, so the ids of records as well
+    IDS = auto()  # arrays of strings, which can hold record ids
 
 
 @dataclass(frozen=True)
 class FileFormat:
     """A file format.
 
-    ``encoder`` makes a function from rows to bytes, for formats that are written as rows arrive.
-    ``writer`` takes an open file, and is a context that gives a function that takes rows: for
-    formats whose beginning depends on all rows. With both, ``writer`` writes files and ``encoder``
-    streams. ``reader`` is a `RowReader`; without it `records.reader` knows the format by name.
+    ``encoder`` returns a function from rows to bytes, for formats that are written row by row.
+    ``writer`` is a context manager from an open file to a function that takes rows, for formats
+    whose header depends on all rows. If a format has both, ``writer`` writes files and ``encoder``
+    streams. ``reader`` is a `RowReader`; without it, `records.reader` handles the format by name.
     """
 
     name: str
     suffixes: tuple[str, ...] = ()  # of files that are read and written
-    input_suffixes: tuple[str, ...] = ()  # further ones, of files that are only read
+    input_suffixes: tuple[str, ...] = ()  # of files that are only read
     holds: Holds = Holds.NOTHING
-    has_header: bool = False  # tables have their columns even without a row
-    is_streamed: bool = True  # text, which can be shown on a terminal; others are binary
-    needs_seek: bool = False  # it is read at any offset: a pipe is copied to disk first
+    has_header: bool = False  # tables have a header even without rows
+    is_streamed: bool = True  # True: text, can be shown on a terminal; False: binary
+    needs_seek: bool = False  # read at random offsets: a pipe is copied to disk first
     delimiter: str = ""  # between the cells of a line
     is_json: bool = False
     is_columnar: bool = False  # columns have types, which a copy keeps
     is_choice: bool = True  # a value of --format and --input-format
     written_as: str = ""  # another format, whose writer is used
-    required_module: str = ""  # whose import raises BertcliError if an extra of pip is missing
+    required_module: str = ""  # raises BertcliError at import if a pip extra is missing
     encoder: str = ""
     writer: str = ""
-    ragged_writer: str = ""  # the format that holds rows of several lengths, flat with offsets
+    ragged_writer: str = ""  # format for rows of different lengths, flat with offsets
     reader: str = ""
     vector_writer: str = ""
     vector_reader: str = ""
@@ -79,7 +79,7 @@ class FileFormat:
         return what in self.holds
 
     def require(self) -> None:
-        """Raise BertcliError if an extra of pip is missing, with the command that installs it."""
+        """Raise BertcliError, with the install command, if a pip extra is missing."""
         if self.required_module:
             import_module(f"{__package__}.{self.required_module}")
 
@@ -87,15 +87,15 @@ class FileFormat:
 ROWS_AND_VECTORS = Holds.ROWS | Holds.VECTORS
 ARRAYS_AND_VECTORS = Holds.ARRAYS | Holds.VECTORS | Holds.SEVERAL_VECTORS
 
-# Names for code that has no other format to ask: defaults, and what has a meaning of its own.
-FINISHED = "finished"  # rows that another function has encoded already
-CONTENT = "content"  # all bytes of a file, encoded already
-JSONL = "jsonl"  # of a pipe, and of stdin that holds objects
-JSON = "json"  # a single value; of a file, an array of rows
-TXT = "txt"  # of files with an unknown suffix
+# Names of formats that code refers to directly: defaults and special cases.
+FINISHED = "finished"  # rows already encoded by another function
+CONTENT = "content"  # the complete bytes of a file, already encoded
+JSONL = "jsonl"  # default for pipes, and for stdin with objects
+JSON = "json"  # a single value; in a file, an array of rows
+TXT = "txt"  # default for files with an unknown suffix
 CSV = "csv"
-TSV = "tsv"  # of files with an unknown suffix that hold pairs
-PARQUET = "parquet"  # of shards, as it holds all that the others hold
+TSV = "tsv"  # default for files of pairs with an unknown suffix
+PARQUET = "parquet"  # for shards: it holds what all others can hold
 WHOLE_FILE = "whole"  # each file is one text
 
 # In the order of --help and messages.
@@ -193,7 +193,7 @@ FORMATS = {
             holds=Holds.TEXTS,
             is_choice=False,
         ),
-        FileFormat("conll", holds=Holds.ROWS, is_choice=False),  # words and tags, of examples
+        FileFormat("conll", holds=Holds.ROWS, is_choice=False),  # words and tags, in examples
         FileFormat(
             "ragged npz",
             holds=Holds.ARRAYS,
@@ -215,7 +215,7 @@ FORMATS = {
 
 
 def names_of(holds: Holds, *, with_aliases: bool = False) -> tuple[str, ...]:
-    """Return the names of the formats that hold any of this, perhaps ``with_aliases`` of others."""
+    """Return the names of the formats that hold any of this, optionally with aliases of others."""
     return tuple(
         entry.name
         for entry in FORMATS.values()
@@ -224,7 +224,7 @@ def names_of(holds: Holds, *, with_aliases: bool = False) -> tuple[str, ...]:
 
 
 def load(function: str) -> Any:
-    """Return a function of an entry, given as "module:function"."""
+    """Return the function of an entry, given as "module:function"."""
     module, name = function.split(":")
     return getattr(import_module(f"{__package__}.{module}"), name)
 
@@ -235,7 +235,7 @@ VECTORS = names_of(Holds.VECTORS)
 NESTED = names_of(Holds.NESTED)
 BINARY = tuple(entry.name for entry in FORMATS.values() if not entry.is_streamed)
 TABULAR = tuple(entry.name for entry in FORMATS.values() if entry.has_header)
-LINES = (JSONL, TXT)  # formats whose lines are made in other ways as well, as that is faster
+LINES = (JSONL, TXT)  # formats with additional, faster encoders
 CHOICES = tuple(entry.name for entry in FORMATS.values() if entry.is_choice)
 ROW_CHOICES = names_of(Holds.ROWS, with_aliases=True)
 VECTOR_CHOICES = names_of(Holds.VECTORS, with_aliases=True)

@@ -1,11 +1,11 @@
-"""The header of safetensors files: names, types, shapes and places of tensors.
+"""The header of safetensors files: names, types, shapes and offsets of tensors.
 
     for tensor in read_header("model.safetensors"):
         print(tensor.name, tensor.shape)
 
 The header is 8 bytes (its length, little-endian), then a JSON object, then the data without gaps.
-Source: https://github.com/huggingface/safetensors, Format. Their library checks it, and does not
-say where the data of a tensor are, nor write what is made part by part.
+Source: https://github.com/huggingface/safetensors, Format. The safetensors library validates it,
+but does not return the offsets of tensors, nor write tensors in parts.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
 NUMPY_OF = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip  # of BF16, which NumPy has not, the bits
-BYTES = {name: int(code[-1]) for name, code in NUMPY_OF.items()}  # of a number
+}  # fmt: skip  # BF16 as its bits: NumPy has no bfloat16
+BYTES = {name: int(code[-1]) for name, code in NUMPY_OF.items()}  # per number
 NAMES = {code: name for name, code in NUMPY_OF.items() if name != "BF16"}
 AGAIN = "download or write the file again"
 
 
 class StoredTensor(NamedTuple):
-    """A tensor in a file, of whatever format: what it is and where its numbers are."""
+    """A tensor in a file of any format: its type, shape and location."""
 
     name: str
-    dtype: str  # as safetensors calls it: F32
-    shape: tuple[int, ...]  # as a model has it
+    dtype: str  # in safetensors' spelling: F32
+    shape: tuple[int, ...]  # in a model
     nbytes: int
     file: Path
-    start: int  # of its first number, in bytes from the start of the file
-    strides: tuple[int, ...] | None = None  # in numbers; None where each row follows the last
+    start: int  # byte offset of the first number in the file
+    strides: tuple[int, ...] | None = None  # in numbers; None for contiguous rows
 
     @property
     def numbers(self) -> int:
-        """How many numbers it holds."""
+        """The number of values."""
         return prod(self.shape)
 
     def part(self, place: int, count: int) -> StoredTensor:
-        """Return the tensor at this place of several that are stacked here."""
+        """Return tensor ``place`` of ``count`` tensors that are stacked in this one."""
         if count == 1 or not self.shape:
             return self
         rows = self.shape[0] // count
@@ -63,11 +63,11 @@ class StoredTensor(NamedTuple):
 
 
 def read_header(path: Path, file: IO[bytes] | mmap | None = None) -> list[StoredTensor]:
-    """Return the tensors of a safetensors file in the order of their bytes.
+    """Return the tensors of a safetensors file, in the order of their bytes.
 
-    ``file`` is the same file, where it is open already.
+    ``file`` is the same file, if it is already open.
 
-    ModelError when the file is truncated, or its header contradicts the file or itself.
+    Raises ModelError if the file is truncated, or its header contradicts the file or itself.
     """
     try:
         return tensors_in(path, file)
@@ -80,12 +80,12 @@ def read_header(path: Path, file: IO[bytes] | mmap | None = None) -> list[Stored
 def tensors_in(
     source: str | Path | IO[bytes], opened: IO[bytes] | mmap | None = None
 ) -> list[StoredTensor]:
-    """Return the same as `read_header`, of a path or an open file. Raises ValueError, OSError."""
+    """Return the same as `read_header`, for a path or an open file. Raises ValueError, OSError."""
     if isinstance(source, str | Path):
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(source, "numpy"):  # which checks all of the header
+            with safe_open(source, "numpy"):  # validates the header
                 pass
         except SafetensorError as broken:
             raise ValueError(broken) from None
@@ -114,7 +114,7 @@ def tensors_in(
 
 
 def _tensors_of(file: IO[bytes] | mmap, path: Path) -> list[StoredTensor]:
-    """Return the tensors of an open file in the order of their bytes, as its header has them."""
+    """Return the tensors of an open file from its header, in the order of their bytes."""
     data = 8 + int.from_bytes(file.read(8), "little")
     header = parse(file.read(data - 8))
     header.pop("__metadata__", None)
@@ -128,7 +128,7 @@ def _tensors_of(file: IO[bytes] | mmap, path: Path) -> list[StoredTensor]:
 
 
 def float32_of(bits: np.ndarray) -> np.ndarray:
-    """Return bfloat16, which NumPy lacks, as float32, of which its bits are the upper half."""
+    """Return bfloat16 bits as float32, whose upper half they are (NumPy has no bfloat16)."""
     import numpy as np
 
     return (bits.astype(np.uint32) << 16).view(np.float32)
@@ -137,7 +137,10 @@ def float32_of(bits: np.ndarray) -> np.ndarray:
 def write_arrays(
     file: IO[bytes], arrays: Mapping[str, np.ndarray], bfloat16: Collection[str] = ()
 ) -> None:
-    """Write arrays, as transformers asks for; ``bfloat16`` names those of bits."""
+    """Write arrays, with the metadata that transformers requires.
+
+    ``bfloat16`` has the names of arrays of bfloat16 bits.
+    """
     import numpy as np
 
     parts = {
@@ -156,7 +159,10 @@ def write_parts(
     tensors: Mapping[str, tuple[str, Sequence[int], Iterable[ReadableBuffer]]],
     metadata: Mapping[str, Any] = {},
 ) -> None:
-    """Write tensors: type (F32), shape and bytes of each; the widest first, so all are aligned."""
+    """Write tensors, each given as dtype (F32), shape and bytes.
+
+    The widest dtype comes first, so that all tensors are aligned.
+    """
     order = sorted(tensors, key=lambda name: -BYTES[tensors[name][0]])
     header = dict(metadata)
     at = 0

@@ -1,4 +1,4 @@
-"""Tables, the rows and columns that are written: what CSV, TSV, Parquet and arrays share."""
+"""Rows and columns to write, as shared by CSV, TSV, Parquet and array files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Row: TypeAlias = dict[str, Any]
 
 NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
-# Arrow types of our lists, and of a user's of such a name that fit; else the values decide.
+# Arrow types of our list columns, also used for a user's columns of these names if they fit;
+# otherwise the values determine the type.
 TYPES = {
     "input_ids": "list<int32>",
     "token_type_ids": "list<int8>",
@@ -34,11 +35,11 @@ TYPES = {
 
 
 class NumbersText(str):
-    """Numbers, in lists, that are already written as JSON. Never a value of a user."""
+    """Lists of numbers already encoded as JSON. Never a user's value."""
 
 
 class FlatLists(NamedTuple):
-    """A column of lists as flat arrays: their values, and where those of each row begin [B + 1]."""
+    """A column of lists as a flat array of values, with row offsets [B + 1]."""
 
     values: NDArray[Any]
     offsets: NDArray[np.int64]
@@ -46,7 +47,7 @@ class FlatLists(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of so many rows: `FlatLists`, arrays, or lists of values."""
+    """Named columns with ``rows`` rows each: `FlatLists`, arrays, or lists of values."""
 
     columns: Mapping[str, Any]
     rows: int
@@ -56,11 +57,11 @@ class Table:
 
 
 class TableHeader(Row):
-    """A row that begins a table, with its columns, and is not written: lines and JSON have none."""
+    """A row that only defines the columns of a table. JSON and plain lines omit it."""
 
 
 def rounded(value: Any) -> Any:
-    """Return a JSON value with 9 significant digits of each float, as many as a float32 has."""
+    """Return a JSON value with floats rounded to 9 significant digits, enough for a float32."""
     match value:
         case float():
             return float(f"{value:.9g}")
@@ -72,12 +73,12 @@ def rounded(value: Any) -> Any:
 
 
 def lines_of(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are to be written."""
+    """Return the rows without headers."""
     return [row for row in rows if not isinstance(row, TableHeader)]
 
 
 def table_of(rows: Sequence[Row] | Table) -> Table:
-    """Return rows as columns; a header has the values of its columns, and no row of them counts."""
+    """Return rows as columns. A header contributes its columns and values, but no row."""
     if isinstance(rows, Table):
         return rows
     columns = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
@@ -85,9 +86,9 @@ def table_of(rows: Sequence[Row] | Table) -> Table:
 
 
 class RowBlocks:
-    """Collects tables, and passes their rows on in blocks of so many rows.
+    """Collects tables, and returns their rows in blocks of ``rows`` rows.
 
-    A block has every column of the tables that it is made of; a row without a value has None.
+    A block has all columns of its tables; a row without a value has None.
     """
 
     def __init__(self, rows: int) -> None:
@@ -96,7 +97,7 @@ class RowBlocks:
         self.missing = rows
 
     def add(self, table: Table) -> Iterator[Table]:
-        """Yield the blocks that a table fills."""
+        """Yield the blocks that a table completes."""
         start = 0
         while len(table) - start >= self.missing:
             self.waiting.append(_slice(table, start, start + self.missing))
@@ -107,7 +108,7 @@ class RowBlocks:
             self.missing -= len(table) - start
 
     def rest(self) -> Iterator[Table]:
-        """Yield the rows that wait as a block, if there are any."""
+        """Yield the remaining rows as a block, if there are any."""
         if self.waiting:
             yield _joined(self.waiting)
         self.waiting = []
@@ -149,7 +150,7 @@ def _joined_column(parts: Sequence[Any]) -> Any:
 
 
 def _as_list(values: Any) -> list[Any]:
-    """Return a column as a list of Python's values."""
+    """Return a column as a list of Python values."""
     if isinstance(values, FlatLists):
         flat = values.values.tolist()
         ends = values.offsets.tolist()
@@ -158,13 +159,13 @@ def _as_list(values: Any) -> list[Any]:
 
 
 class Spool:
-    """What is written in windows and read again, as often as a format needs, once all is known.
+    """A temporary store of pickled windows that can be read several times.
 
-    It lies in a file without a name, so a kill leaves nothing. To be closed.
+    It is an unnamed file, so a kill leaves nothing behind. Must be closed.
     """
 
     def __init__(self) -> None:
-        self.file = TemporaryFile()  # noqa: SIM115 - `close` does
+        self.file = TemporaryFile()  # noqa: SIM115 - closed by `close`
         self.close = self.file.close
 
     def add(self, window: Any) -> None:
@@ -182,26 +183,26 @@ compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def cell(value: Any) -> Any:
-    """Return a value as a table of text has it: what has no form of its own there is JSON."""
+    """Return a value as a cell of a text table: lists, objects and booleans become JSON."""
     if isinstance(value, bool | list | tuple | dict):
         return compact(value)
     return value
 
 
 def fields_of(rows: Iterable[Row]) -> list[str]:
-    """Return the names of all fields of these rows, in the order of their first appearance."""
+    """Return the names of all fields of these rows, in the order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def column_order(names: Iterable[str], first_row: Collection[str]) -> list[str]:
-    """Return the names of columns in their order; an id that the first row lacks comes first."""
+    """Return the column names in order; an id that the first row lacks comes first."""
     if "id" in first_row:
         return list(names)
     return sorted(names, key=lambda name: name != "id")
 
 
 def refuse_new(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Raise OutputError when a row has a field that the table began without."""
+    """Raise OutputError if a row has a field that is not a column of the table."""
     for name in fields_of(rows):
         if name not in columns:
             raise OutputError(

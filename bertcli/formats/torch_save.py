@@ -1,12 +1,12 @@
-"""Files that torch.save wrote: where each of their tensors lies, without torch.
+"""Files written by torch.save: locate their tensors, without torch.
 
     for tensor in read_torch(path):
         print(tensor.name, tensor.shape, tensor.start)
 
-Since torch 1.6 such a file is a zip: `data.pkl` describes the tensors, `data/<key>` holds the bytes
-of a storage. Before, it was four pickles (a magic number, a version, facts of the machine, the
-content) and a list of keys, and then for each key the count of numbers and the numbers themselves.
-Source: torch/serialization.py.
+Since torch 1.6 such a file is a zip: `data.pkl` describes the tensors, `data/<key>` contains the
+bytes of a storage. Before, it was four pickles (a magic number, a version, system information, the
+content) and a list of keys, followed for each key by the count of numbers and the numbers. Source:
+torch/serialization.py.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile
 from bertcli.formats.safetensors import BYTES, StoredTensor
 from bertcli.io.typed_json import AGAIN, is_text
 
-LARGEST = 1 << 22  # bytes of the pickles of an old file; BERT's have 60 KB
-# Under which key a file may hold its tensors, beside the state of training.
+LARGEST = 1 << 22  # bytes of the pickles of an old file; 60 KB for BERT
+# Keys under which a training checkpoint may store its tensors.
 NESTED = ("state_dict", "model_state_dict", "model", "module")
-DEPTH = 4  # dicts in dicts; a dict may hold itself
+DEPTH = 4  # nested dicts; a dict may contain itself
 STORAGES = {
     "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
     "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
     "ByteStorage": "U8", "BoolStorage": "BOOL",
 }  # fmt: skip
-MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old form
+MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old format
 BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
           ArithmeticError, RecursionError)  # fmt: skip
-Regions = Mapping[str, tuple[int, int]]  # key of a storage -> its first byte and its length
-# What the files of state dicts and of trainings name, beside what is torch's own.
+Regions = Mapping[str, tuple[int, int]]  # storage key -> (first byte, length)
+# Names besides torch's own that state dicts and training checkpoints refer to.
 NAMES = {
     "_codecs.encode", "torch.nn.parameter.Parameter", "torch.serialization._get_layout",
     "builtins.set", "builtins.complex", "__builtin__.set", "__builtin__.complex",
@@ -45,15 +45,15 @@ NAMES = {
 
 
 class Storage(NamedTuple):
-    """Numbers that lie elsewhere in the file, under a key."""
+    """Numbers stored elsewhere in the file, under a key."""
 
-    kind: str  # the name of its class
+    kind: str  # the class name
     key: str
     numbers: int
 
 
 class Tensor(NamedTuple):
-    """A view of a storage; all counted in numbers."""
+    """A view of a storage; all fields count numbers."""
 
     storage: Storage
     offset: int
@@ -62,12 +62,12 @@ class Tensor(NamedTuple):
 
 
 class Opaque(NamedTuple):
-    """A class or a function, or what it makes: of interest is only its name."""
+    """A placeholder for a class, a function or its result, of which only the name is kept."""
 
     kind: str
 
     def __call__(self, *arguments: Any) -> Opaque:
-        """Return what stands for the result of a call."""
+        """Return a placeholder for the result of a call."""
         return self
 
 
@@ -84,8 +84,8 @@ def _parameter(tensor: Tensor, *_: Any) -> Tensor:
 def _dict(pairs: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Return the dict of these pairs.
 
-    Raises ValueError for a key that is no text and no number. The hash of a tuple of tuples that
-    the pickle holds once may take years, in C, where no signal ends it.
+    Raises ValueError for a key that is not a text or a number. Hashing deeply shared tuples, which
+    a small pickle can contain, may take years, in C, where no signal interrupts it.
     """
     content = {}
     for key, value in pairs:
@@ -98,7 +98,7 @@ def _default_dict(_: Any = None, pairs: Iterable[tuple[Any, Any]] = ()) -> dict[
 
 
 def checked_key(key: Any) -> Any:
-    """Return a key of a dict. ValueError unless it is a text, a number or the name of a class."""
+    """Return a dict key. Raises ValueError unless it is a text, a number or a class name."""
     if type(key) not in KEY_TYPES:
         raise ValueError(f"a key in its pickle is a {type(key).__name__}, not a text or a number")
     return key
@@ -109,7 +109,7 @@ def _from_type(function: Callable[..., Any], _: Any, arguments: Any, *__: Any) -
 
 
 KEY_TYPES = (str, bytes, bool, int, float, type(None), Opaque)
-# What is called in place of what a file names.
+# name in the file -> function that is called instead
 CALLS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": _dict,
     "collections.defaultdict": _default_dict,
@@ -122,14 +122,14 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 class PickleReader(pickle._Unpickler):
-    """Reads what was saved, with a Tensor for each tensor. ModelError for what asks to run.
+    """Reads a pickle with a `Tensor` for each tensor. Raises ModelError for code that it would run.
 
-    Nothing is imported, and nothing is called but `CALLS`. Python's own reader, not C's, so that
-    attributes can be passed over.
+    Nothing is imported, and nothing is called except `CALLS`. It is based on Python's own reader
+    instead of C's, so that attributes can be skipped.
     """
 
     stack: list[Any]
-    pop_mark: Callable[[], list[Any]]  # the items above the last mark, which goes
+    pop_mark: Callable[[], list[Any]]  # removes and returns the items above the last mark
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         super().__init__(file, encoding="utf-8")
@@ -137,7 +137,7 @@ class PickleReader(pickle._Unpickler):
         self.storages: dict[str, Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a class or a function."""
+        """Return the replacement of a class or a function."""
         full = f"{module}.{name}"
         if full in CALLS or full in NAMES or module in ("torch", "torch._utils", "torch._tensor"):
             return CALLS.get(full, Opaque(name))
@@ -150,7 +150,7 @@ class PickleReader(pickle._Unpickler):
         )
 
     def persistent_load(self, pid: Any) -> Storage:
-        """Describe the storage that an id speaks of."""
+        """Return the storage that an id refers to."""
         _, dtype, key, _, numbers, *view = pid
         if any(view):
             raise ValueError("an id that is not of a whole storage")
@@ -179,10 +179,10 @@ class PickleReader(pickle._Unpickler):
         self._make_set()
 
     def _add_items(self) -> None:
-        self.pop_mark()  # to a set, of which no tensor is one
+        self.pop_mark()  # items of a set, which contains no tensors
 
     def _build(self) -> None:
-        self.stack.pop()  # attributes, of which no tensor has any
+        self.stack.pop()  # attributes, which contain no tensors
 
     dispatch: ClassVar[dict[int, Any]] = {
         **pickle._Unpickler.dispatch,
@@ -197,9 +197,9 @@ class PickleReader(pickle._Unpickler):
 
 
 def read_torch(path: Path) -> list[StoredTensor]:
-    """Return the tensors of a file, perhaps nested in the state of a training.
+    """Return the tensors of a file, optionally nested in a training checkpoint.
 
-    ModelError when the file is broken, or asks to run something.
+    Raises ModelError if the file is broken, or would run code.
     """
     try:
         with path.open("rb") as file:
@@ -224,7 +224,7 @@ def read_torch(path: Path) -> list[StoredTensor]:
 
 
 def _located(path: Path, name: str, tensor: Any, regions: Regions) -> StoredTensor:
-    """Return where a tensor lies. ModelError when it is not all there."""
+    """Return the location of a tensor. Raises ModelError if its bytes are not all there."""
     owner = tensor.storage if isinstance(tensor, Tensor) else tensor
     kind = getattr(owner, "kind", type(owner).__name__)
     if not isinstance(owner, Storage) or owner is tensor or kind not in STORAGES:

@@ -1,11 +1,11 @@
-"""Read vectors from files, a block of rows at a time.
+"""Read vectors from files, in blocks of rows.
 
     for block in stored("out.npy"):           # [n, D], of the file's own type
     for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
 
-NPY, NPZ and safetensors: the array `embeddings`, or the only one. JSONL, CSV and Parquet: the field
-`embedding`; a line of JSONL may be a bare list. A block has at most ROWS rows, and no more than a
-block is in memory.
+NPY, NPZ and safetensors: the array `embeddings`, or the only array. JSONL, CSV and Parquet: the
+field `embedding`; a line of JSONL may also be a list. A block has at most ROWS rows, and memory is
+limited to one block.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-ROWS = 2048  # of a block
+ROWS = 2048  # per block
 
-# Names of arrays.
+# Array names.
 ARRAY = "embeddings"
 IDS = "ids"
 
-# Names of fields.
+# Field names.
 VECTOR = "embedding"  # of a record with one vector
-VECTORS = "vectors"  # of a record with several
+VECTORS = "vectors"  # of a record with several vectors
 TERMS = "terms"
 INDICES = "indices"
 VALUES = "values"
 
-# Names in an index beside a file of vectors.
+# Names in an index beside a vector file.
 ROW = "row"  # of a record with one row
 START = "start"  # of the rows of a record
 STOP = "stop"
@@ -76,7 +76,7 @@ SAME_MODEL = (
 def stored(path: str) -> Iterator[Array]:
     """Yield the vectors of a file in blocks [<= ROWS, D...]; ``-`` is JSONL from stdin.
 
-    Raises InputError for a file that cannot be read, or holds no vectors of one length.
+    Raises InputError for a file that cannot be read, or contains no vectors of equal length.
     """
     seen = 0
     shape = None
@@ -99,16 +99,16 @@ def stored(path: str) -> Iterator[Array]:
 
 
 def floats(path: str, dim: int = 0) -> Iterator[Array]:
-    """Yield vectors as float32. Those of a lower precision are restored by their manifest.
+    """Yield vectors as float32. Vectors of lower precision are restored with their manifest.
 
-    ``dim`` is the number of dimensions of vectors packed into bits. Raises InputError for bytes
-    without a manifest.
+    ``dim`` is the number of dimensions packed into bits. Raises InputError for byte vectors without
+    a manifest.
     """
     manifest = manifest_of(path)
     ranges = None
     precision = manifest.choice("precision", PRECISIONS)
     ends = manifest.object("ranges")
-    with suppress(KeyError, TypeError, ValueError, OverflowError):  # refused below, if needed
+    with suppress(KeyError, TypeError, ValueError, OverflowError):  # rejected below, if needed
         ranges = np.array([ends["min"], ends["max"]], np.float32)
     for block in stored(path):
         if block.dtype.kind == "f":
@@ -127,8 +127,8 @@ def floats(path: str, dim: int = 0) -> Iterator[Array]:
 def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Array]:
     """Yield vectors as `floats` does, one per text: [<= ROWS, dim].
 
-    Raises InputError for another number of dimensions, unless ``of_others`` allows vectors of
-    other models.
+    Raises InputError for another number of dimensions, unless ``of_others`` allows vectors of other
+    models.
     """
     for block in floats(path, dim):
         if block.ndim != 2 or not (of_others or block.shape[1] == dim):
@@ -138,9 +138,9 @@ def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Arra
 
 
 def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
-    """Return all rows [n, D...] in a mapped temporary file, to be read in any order.
+    """Return all rows [n, D...] in a memory-mapped temporary file, for random access.
 
-    The file has no name, so a kill leaves nothing. Raises OutputError if the disk is full.
+    The file has no name, so a kill leaves nothing behind. Raises OutputError if the disk is full.
     """
     count = 0
     shape = tuple[int, ...]()
@@ -159,7 +159,7 @@ def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
 
 
 def manifest_of(path: str) -> JsonObject:
-    """Return the manifest beside a file of vectors, or an empty one.
+    """Return the manifest of a vector file, or an empty one.
 
     Raises InputError for a damaged manifest.
     """
@@ -167,7 +167,7 @@ def manifest_of(path: str) -> JsonObject:
 
 
 def form_of(path: str) -> str:
-    """Return the format of a file by its suffix. Raises InputError if it holds no vectors."""
+    """Return the format of a file by its suffix. Raises InputError if it cannot hold vectors."""
     if path == "-":
         return JSONL
     form = (INPUT_SUFFIXES | OUTPUT_SUFFIXES).get(suffix_of(path), "")
@@ -181,7 +181,7 @@ def array_vectors(path: str) -> Iterator[Array]:
     """Yield the rows of the array of an NPY, NPZ or safetensors file."""
     with open_arrays(path, path, form_of(path)) as arrays:
         array = array_in(arrays, path, ARRAY)
-        yield np.zeros((0, *array.shape[1:]), array.dtype)  # width and type, also without rows
+        yield np.zeros((0, *array.shape[1:]), array.dtype)  # width and type, even without rows
         for block in array.blocks(ROWS):
             yield block if block.size else block[:0]
 
@@ -210,7 +210,7 @@ def parquet_vectors(path: str) -> Iterator[Array]:
 
 @contextmanager
 def parquet_table(path: str, *names: str) -> Iterator[ParquetTable]:
-    """Open a Parquet file. Raises InputError where it has no column of one of these names."""
+    """Open a Parquet file. Raises InputError if it has no column of one of these names."""
     from bertcli.formats.parquet import opened
 
     with opened(path, path) as table:
@@ -238,14 +238,14 @@ class TermReader(Protocol):
     """The vocabulary whose tokens are terms."""
 
     def id_of(self, token: str) -> int | None:
-        """Return the id of a token; None outside the vocabulary."""
+        """Return the id of a token; None if it is not in the vocabulary."""
 
 
 def stored_lists(path: str, names: TermReader | None = None) -> Iterator[Lists]:
-    """Yield the vectors of tokens [L, D] of texts, some texts at a time.
+    """Yield lists of the token vectors [L, D] of texts.
 
     With ``names``, yield the terms [k, 2] that `bertcli embed --sparse` wrote: ids and weights.
-    Raises InputError for a file that holds none.
+    Raises InputError for a file that contains none.
     """
     entry = FORMATS[form_of(path)]
     if not entry.can_hold(Holds.TERMS if names else Holds.SEVERAL_VECTORS):
@@ -288,9 +288,9 @@ def _lists_of_array(path: str) -> Iterator[Lists]:
 
 
 def _ends_in_index(path: str) -> list[int]:
-    """Return where the rows of texts begin and end, by the index beside a file of arrays, [n + 1].
+    """Return the row offsets of texts [n + 1], from the index beside an array file.
 
-    Raises InputError where it does not say so.
+    Raises InputError if the index does not contain them.
     """
     place = OutputFiles(Path(path)).index
     if not is_regular(place, InputError, MAKE_AGAIN):
@@ -307,14 +307,14 @@ def _ends_in_index(path: str) -> list[int]:
 
 
 def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
-    """Yield the rows of each text, some texts at a time; ``ends`` [n + 1] begins with the first."""
+    """Yield lists of the rows of texts; ``ends`` [n + 1] are their row offsets."""
     for at in range(0, len(ends) - 1, ROWS):
         first, *stops = ends[at : at + ROWS + 1]
         yield np.split(rows[first : stops[-1]], np.array(stops[:-1], int) - first)
 
 
 def _terms_of_object(row: Mapping[str, Any], where: str, names: TermReader) -> np.ndarray:
-    """Return the terms of a line of JSON."""
+    """Return the terms of a JSON object."""
     terms = row.get(TERMS)
     if not isinstance(terms, dict):
         raise InputError(f"{where}: no weights in the field {TERMS!r}")
@@ -325,7 +325,7 @@ def _terms_of_object(row: Mapping[str, Any], where: str, names: TermReader) -> n
 
 
 def _rows_of(value: Any, where: str) -> np.ndarray:
-    """Return lists of numbers, all of one length, as an array."""
+    """Return lists of numbers, all of equal length, as an array."""
     try:
         rows = np.array(value, np.float32)
     except (TypeError, ValueError, OverflowError):

@@ -1,21 +1,21 @@
-"""Write a file of vectors from all its rows, with one function for each layout of files.
+"""Write a vector file from all its rows, with one function per file layout.
 
-- NPY, NPZ and safetensors hold the array ``embeddings`` [N, D...], rows in the order of the input.
-  Ids, where the input has any, are in the array ``ids`` of NPZ, strings [N], and for the others in
-  an index beside the file. Where a record has several rows, the index says which.
-- JSONL, CSV and Parquet hold the other fields as well. JSONL and CSV hold a number in the fewest
-  digits that read back to it as float32, also one of float16: float32 0.1 is ``0.1``.
-- A record with a vector for each of its tokens or words has them all in the field vectors: in JSONL
-  after the tokens or words, in Parquet as a list of fixed-size lists. CSV does not hold them.
-- Weights of terms are in the field terms in JSONL: tokens and their weights, the largest first.
-  Parquet has the columns indices and values, lists of as many numbers. In `Rows`, a text has
-  a row for each of its terms: the id of the token, and the weight.
-- CSV and Parquet have the columns id, n_tokens, truncated (0 where nothing was cut), the fields
-  kept in any row, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
-- Parquet has row groups of 16 MB and more. A column with objects, or values of several types, is
-  text: JSON where a value is no text.
+- NPY, NPZ and safetensors contain the array ``embeddings`` [N, D...], with rows in input order.
+  Ids, if the input has any, are in the array ``ids`` of NPZ, strings [N], and otherwise in an index
+  beside the file. The index also maps records to rows if a record has several.
+- JSONL, CSV and Parquet contain the other fields as well. JSONL and CSV write a number with the
+  fewest digits that read back to it as float32, also for float16: float32 0.1 is ``0.1``.
+- The vectors of a record's tokens or words are in the field vectors: in JSONL after the tokens or
+  words, in Parquet as a list of fixed-size lists. CSV does not support them.
+- Weights of terms are in the field terms in JSONL: tokens and their weights, in descending order.
+  Parquet has the columns indices and values, lists of equal length. In `Rows`, a text has one row
+  per term: token id and weight.
+- CSV and Parquet have the columns id, n_tokens, truncated (0 if nothing was truncated), all carried
+  fields, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
+- Parquet has row groups of at least 16 MB. A column with objects, or with values of several types,
+  is text: values other than text become JSON.
 
-The memory needed is that of one chunk of rows.
+Memory is limited to one chunk of rows.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ from bertcli.io.output_files import FIELDS, RAW_VECTORS
 from bertcli.io.system_calls import opener, sync
 from bertcli.io.typed_json import parse
 
-Vectors = Sequence[np.ndarray] | np.ndarray  # of records: a vector each, or several
+Vectors = Sequence[np.ndarray] | np.ndarray  # per record: one vector, or several
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
-CHUNK_BYTES = 8 << 20  # of vectors, read at a time
+CHUNK_BYTES = 8 << 20  # of vectors, read at once
 MAX_CHUNK_ROWS = 8192
 TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of the rows of a text
-RECORDS_PER_WRITE = 256  # that are made text together, which takes three times their room
+RECORDS_PER_WRITE = 256  # encoded as text together, which needs 3 times their memory
 FIRST = ("id", "n_tokens", "truncated")
-PIECES = {  # what several vectors belong to; Arrow types that empty lists do not show
+PIECES = {  # the units of several vectors -> Arrow types, which empty lists do not show
     "tokens": "list<string>",
     "words": "list<string>",
     "offsets": "list<list<int32>>",
     "sequence_ids": "list<int8>",
 }
-WRITTEN = (*FIRST, VECTOR)  # names that no carried field may have
-WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # where a record has several vectors
+WRITTEN = (*FIRST, VECTOR)  # output fields, which no carried field may be called
+WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # for several vectors per record
 WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
 
 
@@ -83,36 +83,36 @@ class TermWriter(Protocol):
         """The size of the vocabulary."""
 
     def of(self, terms: np.ndarray) -> Mapping[str, Any]:
-        """Return tokens and their weights for the terms [k, 2] of a text."""
+        """Return token -> weight for the terms [k, 2] of a text."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """What is written of some records beside their vectors, as columns; None: nothing of any."""
+    """The output fields of some records besides their vectors, as columns; None: no values."""
 
-    count: int  # of the records
+    count: int  # of records
     id: Sequence[Any] | None = None
     n_tokens: Sequence[int] | None = None
     truncated: Sequence[int] | None = None
-    others: Sequence[Row | None] | None = None  # what its vectors belong to, and kept fields
-    sizes: Sequence[int] | None = None  # how many vectors each has, where that may not be one
+    others: Sequence[Row | None] | None = None  # units of the vectors, and carried fields
+    sizes: Sequence[int] | None = None  # numbers of vectors per record, if not always one
     digests: Sequence[str] | None = None  # of the texts of an update
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns in tables, in the order of their first appearance."""
+        """The column names in tables, in the order of first appearance."""
         return [*FIRST, *fields_of(filter(None, self.others or ()))]
 
     def column(self, name: str) -> Any:
-        """Return the values of a column; nothing truncated is 0."""
+        """Return the values of a column; 0 if nothing was truncated."""
         if name in FIRST:
             return getattr(self, name)
         return [(row or {}).get(name) for row in self.others or repeat(None, self.count)]
 
     def rows(self, name: str = "", values: Iterable[Any] = repeat(None)) -> Iterator[Row]:
-        """Yield the fields that each record has; what is made of it has a ``name``.
+        """Yield the fields of each record, with its result as field ``name``, if given.
 
-        That comes behind the id and what it belongs to, if it is several.
+        The result follows the id and, for several vectors, their units.
         """
         cells = (
             repeat(None, self.count) if column is None else column
@@ -133,10 +133,10 @@ class Fields:
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of a run, to be read as often as a format needs.
+    """All rows of a run, which can be read several times.
 
-    They come in chunks of a number of rows that depends on their shape alone, so that nothing in
-    the output shows how they were written.
+    The number of rows in a chunk depends only on their shape, so that the output does not depend on
+    how they were written.
     """
 
     folder: Path
@@ -144,9 +144,9 @@ class Rows:
     records: int
     shape: tuple[int, ...]
     precision: str
-    many: bool = False  # whether a record may have several
-    ids: bool = False  # whether an archive has the ids of the records
-    terms: TermWriter | None = None  # the vocabulary, if the rows are terms of texts
+    many: bool = False  # True: a record may have several rows
+    ids: bool = False  # True: an archive has the ids of records
+    terms: TermWriter | None = None  # the vocabulary, if rows are terms of texts
 
     @cached_property
     def step(self) -> int:
@@ -155,29 +155,29 @@ class Rows:
 
     @cached_property
     def ranges(self) -> Floats | None:
-        """The least and greatest values that int8 is based on [2, D]; None for what needs none."""
+        """The minimum and maximum of each dimension for int8 [2, D]; None if not needed."""
         if self.precision not in RANGED:
             return None
         return ranges_of(self.raw()) if self.count else np.zeros((2, *self.shape), np.float32)
 
     def raw(self) -> Iterator[np.ndarray]:
-        """Yield the vectors as they were computed: float32 [<= step, D...]."""
+        """Yield the computed vectors: float32 [<= step, D...]."""
         with open(self.folder / RAW_VECTORS, "rb") as file:
             for start in range(0, self.count, self.step):
                 yield self._read(file, min(self.step, self.count - start))
 
     def vectors(self) -> Iterator[np.ndarray]:
-        """Yield the vectors as they are to be written: [<= step, D...]."""
+        """Yield the vectors in output precision: [<= step, D...]."""
         return map(self._converted, self.raw())
 
     def fields(self) -> Iterator[Fields]:
-        """Yield what is kept of some records beside their vectors, as they were written."""
+        """Yield the other fields of some records, in the order written."""
         with open(self.folder / FIELDS, "rb") as lines:
             for line in lines:
                 yield Fields(**parse(line))
 
     def texts_of_ids(self) -> Iterator[list[str]]:
-        """Yield the ids of some records as strings: numbers as JSON writes them, and none as ""."""
+        """Yield lists of record ids as strings: numbers as in JSON, missing ids as ""."""
         for fields in self.fields():
             ids = ("" if key is None else key for key in fields.id or [None] * fields.count)
             yield [key if isinstance(key, str) else compact(key) for key in ids]
@@ -198,7 +198,7 @@ class Rows:
         return flat.reshape(rows, *self.shape)
 
     def shape_and_dtype(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape of all vectors together as they are written, and their dtype."""
+        """Return the shape and dtype of all output vectors together."""
         if self.terms:
             return (self.records, self.terms.width), np.dtype(np.float32)
         sample = self._converted(np.zeros((1, *self.shape), np.float32))
@@ -206,13 +206,13 @@ class Rows:
 
 
 def _split(vectors: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Return the vectors [T, D] of each record, [size, D]."""
+    """Return the vectors [T, D] split by record, [size, D] each."""
     ends = accumulate(sizes)
     return [vectors[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def write_index(rows: Rows, path: Path, *, with_fields: bool) -> None:
-    """Write an index from records to their rows, with their fields unless the output has those."""
+    """Write an index from records to their rows, with their fields unless the output has them."""
     row = 0
     with open(path, "wb", opener=opener(None)) as file:
         for fields in rows.fields():
@@ -234,7 +234,7 @@ def write_index(rows: Rows, path: Path, *, with_fields: bool) -> None:
 
 
 def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
-    """Write vectors, or terms as a sparse matrix [n, V] as `scipy.sparse.save_npz` does; ids."""
+    """Write vectors, or terms as a sparse matrix [n, V] like `scipy.sparse.save_npz`, and ids."""
     shape, dtype = rows.shape_and_dtype()
     arrays = {ARRAY: _array(dtype.str, shape, rows.vectors())}
     if rows.terms:
@@ -264,10 +264,10 @@ def text_rows(
     terms: TermWriter | None = None,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield rows for JSONL or CSV, of records with a vector each, or several, [k, D...].
+    """Yield rows for JSONL or CSV of records with one vector each, or several, [k, D...].
 
-    In JSONL what is made of a record may be the weights of ``terms``, [k, 2]. In CSV every row has
-    all the ``columns``, else those of any.
+    In JSONL, a record may have weights of ``terms``, [k, 2], instead. In CSV every row has all
+    ``columns``, by default those of any row.
     """
     if FORMATS[form].has_header:
         columns = (*(columns or fields.names), VECTOR)
@@ -279,7 +279,7 @@ def text_rows(
 
 
 def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
-    """Write all records as JSON, one a line, or as a table in text."""
+    """Write all records as JSON, one per line, or as a text table."""
     is_table = FORMATS[form].has_header
     names = (fields.names for fields in rows.fields()) if is_table else ()
     columns = [*dict.fromkeys(chain(FIRST, *names))]
@@ -293,7 +293,7 @@ def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
 
 
 def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
-    """Write all records as Parquet; columns have the types of all values."""
+    """Write all records as Parquet, with column types that hold all values."""
     from bertcli.formats import parquet
 
     fields_types = _types_of_fields(rows)
@@ -315,7 +315,7 @@ def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
 
 
 def _types_of_fields(rows: Rows) -> dict[str, Any]:
-    """Return the Arrow types of the columns beside the vectors, which hold the values of all rows.
+    """Return the Arrow types of the columns besides the vectors, which hold the values of all rows.
 
     Columns with objects, or without any value, are text.
     """

@@ -5,9 +5,9 @@
 
 Files that are replaced atomically are written by `runs.row_run`.
 
-A writer takes the rows of a window at a time. If there are none, a `tables.TableHeader` has the
-columns of the empty file. The rows of JSON Lines are one JSON array in a file with the suffix
-.json, and lines elsewhere; "json" is a single row.
+A writer takes the rows of one window per call. If there are no rows, a `tables.TableHeader`
+provides the columns of the empty file. Rows of JSON Lines become one JSON array in a file with the
+suffix .json, and lines otherwise; "json" is a single row.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from bertcli.io.system_calls import silence
 Write = Callable[[Sequence[Any]], None]  # takes rows
 Writer = Callable[[IO[bytes]], AbstractContextManager[Write]]
 
-COMPARED = 1 << 18  # bytes at a time
-JSON_LINES = (JSONL, FINISHED)  # formats whose writers write lines of JSON to a .json file
+COMPARED = 1 << 18  # bytes per read
+JSON_LINES = (JSONL, FINISHED)  # formats whose rows become an array in a .json file
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a file name asks for. Raises OutputError for an unknown suffix."""
+    """Return the format for the suffix of a file name. Raises OutputError for an unknown suffix."""
     suffix = suffix_of(path)
     if suffix not in OUTPUT_SUFFIXES:
         known = ", ".join(OUTPUT_SUFFIXES)
@@ -58,7 +58,7 @@ def format_of(path: Path) -> str:
 def refuse_other_suffix(
     path: Path, form: str, suffixes: Mapping[str, str] = OUTPUT_SUFFIXES
 ) -> None:
-    """Raise UsageError if the suffix of a file is that of another format than ``form``."""
+    """Raise UsageError if the suffix of a file belongs to a format other than ``form``."""
     suffix = suffix_of(path)
     written = suffixes.get(suffix, form)
     of_suffix = INPUT_SUFFIXES.get(suffix, written)
@@ -82,7 +82,7 @@ def refuse_other_suffix(
 
 @contextmanager
 def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield what the rows of a file are written to: for .json, it makes an array of lines."""
+    """Yield the file to write rows to; for .json, one that stores lines as a JSON array."""
     is_array = path is not None and suffix_of(path) in FORMATS[JSON].suffixes
     if not is_array or form not in JSON_LINES:
         yield file
@@ -96,9 +96,9 @@ def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[byt
 def open_writer(
     path: Path | None, form: str, *, inputs: Sequence[str | Path] = ()
 ) -> Iterator[Write]:
-    """Yield a function that writes rows in this format to a device or pipe, or to stdout for None.
+    """Yield a function that writes rows in this format to a device, a pipe, or stdout (None).
 
-    Raises OutputError when it is one of the ``inputs``, or cannot be written.
+    Raises OutputError if the path is one of the ``inputs``, or cannot be written.
     """
     refuse_inputs(inputs, ["-" if path is None else path])
     make = writer_of(form)
@@ -112,9 +112,9 @@ def open_writer(
 
 @contextmanager
 def same_file_writer(path: Path, form: str) -> Iterator[Write]:
-    """Yield a writer of a file that is there already, as a command that is resumed has left it.
+    """Yield a writer for an existing output file, for a command that is resumed after finishing.
 
-    Raises OutputError at the end unless the same bytes would be written.
+    Raises OutputError at the end unless the written bytes equal the file.
     """
     with TemporaryFile() as file:
         with (
@@ -134,8 +134,8 @@ def same_file_writer(path: Path, form: str) -> Iterator[Write]:
 def writer_of(form: str, *, to_file: bool = False) -> Writer:
     """Return the writer of a format.
 
-    A stream is flushed after each call. A file has the same bytes however many rows are written at
-    a time.
+    A stream is flushed after each call. The bytes of a file do not depend on the number of rows per
+    call.
     """
     entry = FORMATS[form]
     if entry.writer and (to_file or not entry.encoder):
@@ -162,13 +162,13 @@ def finished_encoder() -> Callable[[Sequence[bytes]], bytes]:
 
 
 class _Shown:
-    """A terminal that data are written to: lines of UTF-8, a whole number of them at a time."""
+    """A terminal as an output file. Each write must consist of complete lines of UTF-8."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.flush = file, file.flush
 
     def write(self, lines: bytes) -> None:
-        """Show lines without what would steer the terminal; blanks and ends of lines stay."""
+        """Show lines with unsafe characters replaced, except tabs and line ends."""
         text = lines.decode("utf-8", "replace")
         self.file.write(re.sub(r"[^\t\r\n]+", lambda run: printable(run[0]), text).encode())
 
@@ -177,8 +177,8 @@ class _Shown:
 def open_output(path: Path | None, *, drawn: bool = False) -> Iterator[IO[bytes]]:
     """Yield the device or pipe to write to. None is stdout.
 
-    A pipe gets the data as they are, a terminal what is `printable` of them; what is ``drawn`` for
-    a terminal is that already.
+    A pipe receives the data unchanged, a terminal its `printable` form, unless the data are
+    ``drawn`` for a terminal.
     """
     try:
         if path is None and sys.stdout is None:
@@ -203,4 +203,4 @@ def open_output(path: Path | None, *, drawn: bool = False) -> Iterator[IO[bytes]
 
 def is_special(path: Path) -> bool:
     """Return True for a pipe, a device or a folder."""
-    return os.path.exists(path) and not os.path.isfile(path)  # False for too long a name
+    return os.path.exists(path) and not os.path.isfile(path)  # False if the name is too long
