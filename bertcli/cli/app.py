@@ -1,4 +1,4 @@
-"""From arguments to an exit code: the commands, and the one place where errors are shown."""
+"""Run the command line: build the commands, parse arguments, show errors, return the exit code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from bertcli.errors import (
 )
 from bertcli.io.system_calls import silence
 
-# The commands, and the module of each: "pretrain vocab" is the function pretrain_vocab in
-# bertcli.cli.commands.train, a command of the group "pretrain". "models" is a group and a command.
+# Command -> its module: "pretrain vocab" is the function `pretrain_vocab` in
+# bertcli.cli.commands.train, in the group "pretrain". "models" is both a group and a command.
 COMMANDS = {
     "tokenize": "tokenize",
     "decode": "tokenize",
@@ -57,12 +57,12 @@ COMMANDS = {
 }
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
-# Options that may be given without a value, and the value that they then have.
+# Options that may be given without a value -> the value they then have.
 BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 
 
 def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the command line with these commands; each costs the import of its module."""
+    """Return the Typer app with these commands. Each command imports its module."""
     app = _group("bertcli", bertcli)
     groups = {"": app}
     for name in names:
@@ -78,7 +78,7 @@ def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def function_of(name: str) -> Callable[..., None]:
-    """Return the function of a command, with its groups of options as parameters."""
+    """Return the function of a command, whose parameters are option groups."""
     module = import_module(f"bertcli.cli.commands.{COMMANDS[name]}")
     return getattr(module, name.replace(" ", "_").replace("-", "_"))
 
@@ -90,7 +90,7 @@ def _group(name: str, callback: Callable[..., None]) -> typer.Typer:
 
 
 def _subgroup(name: str) -> typer.Typer:
-    """Return a group of commands, which may itself be a command."""
+    """Return the Typer app of a command group, which may also be a command itself."""
     if name not in COMMANDS:
         group = _group(name, lambda: None)
         group.info.help = GROUPS[name]
@@ -107,9 +107,9 @@ def _subgroup(name: str) -> typer.Typer:
 
 
 def _without_subcommand(run: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that runs where no command of its group follows.
+    """Return a callback that runs a group's own command if no subcommand follows.
 
-    Raises UsageError for options in front of a command, which would have no effect.
+    Raises UsageError for options before a subcommand, which would have no effect.
     """
     signature = inspect.signature(run)
 
@@ -140,17 +140,17 @@ def bertcli(version: VersionOptions) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return 0 done, 1 failed, 2 wrong usage or 130 interrupted."""
+    """Run one command. Return 0 (success), 1 (failure), 2 (wrong usage) or 130 (interrupted)."""
     limit_spinning()
     words = with_values(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "-h"]
     asked = [name for name in COMMANDS if name.split()[:1] == words[:1]]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # of an ASCII terminal: no character is an error
+        if isinstance(stream, TextIOWrapper):  # escape characters an ASCII terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        bare = words in ([], *([group] for group in GROUPS))  # which shows the help
+        bare = words in ([], *([group] for group in GROUPS))  # without a command, show the help
         args = [*words, "-h"] if bare else words
         if any(word.endswith("-completion") for word in words):
             complete_zsh_at_first_tab()
@@ -170,22 +170,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             silence(sys.stdout.fileno())
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException as failed:  # one that nothing explained where it arose
+    except BaseException as failed:  # not raised as a BertcliError
         if os.environ.get("BERTCLI_DEBUG") or not (message := _of_libraries(failed)):
             raise
         return _failed(*message, 1)
     return 2 if bare else code or 0
 
 
-# Iterations, and milliseconds, that an idle thread of OpenMP spins before it sleeps.
+# Settings for idle OpenMP threads: spin iterations (libgomp), milliseconds (Intel and LLVM).
 SPINNING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 
 
 def limit_spinning() -> None:
-    """Let idle threads of torch sleep early, unless the environment says how they wait.
+    """Let idle torch threads sleep early, unless OMP_WAIT_POLICY is set.
 
-    libgomp spins 300,000 iterations by default, which takes the time of the threads that work
-    where other processes need the cores. It reads the environment when torch is imported.
+    libgomp spins for 300,000 iterations by default, which slows down working threads if other
+    processes need the cores. It reads the environment when torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in SPINNING.items():
@@ -193,9 +193,9 @@ def limit_spinning() -> None:
 
 
 def complete_zsh_at_first_tab() -> None:
-    """Let the script for zsh complete when it is loaded, at the first Tab of a session.
+    """Make the zsh completion script complete at the first Tab of a session.
 
-    That of Typer only defines a function then. Source: the script of Click for zsh.
+    Typer's script only defines a function then. Source: the zsh script of Click.
     """
     from typer import _completion_shared
 
@@ -211,7 +211,7 @@ fi"""
 
 
 def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
-    """Return a message and a hint for what the system and libraries raise; None is our own bug."""
+    """Return message and hint for a known error of the system or a library; None for a bug."""
     if out_of_memory(failed):
         return "out of memory", "give less text at a time, or use a smaller model"
     if isinstance(failed, RecursionError):
@@ -222,10 +222,10 @@ def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
 
 
 def _of_the_system(failed: OSError) -> tuple[str, str]:
-    """Return a message that names the files that it is about, and a hint."""
+    """Return a message with the names of the files involved, and a hint."""
     reason = failed.strerror or str(failed) or type(failed).__name__
     files = [
-        f"file {name}" if isinstance(name, int) else os.fsdecode(name)  # a number of an open file
+        f"file {name}" if isinstance(name, int) else os.fsdecode(name)  # int: a file descriptor
         for name in (failed.filename, failed.filename2)
         if name is not None
     ]
@@ -235,7 +235,7 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
 
 
 def _failed(message: str, hint: str, code: int) -> int:
-    """Show an error and return its exit code; the message is empty when stderr is closed."""
+    """Show an error and return its exit code. The message is empty if stderr is closed."""
     if message:
         say("error", message)
     if hint:
@@ -244,7 +244,7 @@ def _failed(message: str, hint: str, code: int) -> int:
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
-    """Add the default value of options given without one, when an option follows."""
+    """Insert the default value after an option that is given without one."""
     words: list[str] = []
     for at, argument in enumerate(argv):
         if argument == "--":
@@ -256,11 +256,11 @@ def with_values(argv: Sequence[str]) -> list[str]:
     return words
 
 
-USAGE: type[Any] = typer.BadParameter.__bases__[0]  # all that the parser of Typer refuses
+USAGE: type[Any] = typer.BadParameter.__bases__[0]  # base class of Typer's parser errors
 
 
 def explained(wrong: Any) -> tuple[str, str]:
-    """Return the message and the hint of an exception of the parser."""
-    from bertcli.cli.usage import explain  # only what is wrong needs it
+    """Return the message and the hint for an exception of the parser."""
+    from bertcli.cli.usage import explain  # imported only for errors
 
     return explain(wrong, [*COMMANDS, *GROUPS])

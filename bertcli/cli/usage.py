@@ -2,8 +2,8 @@
 
     explain(error, commands)   # ("no such command: search", "did you mean similar?")
 
-Words that other tools use for a command or an option are answered by ours. This module is imported
-only after an error.
+Names of commands and options in other tools are mapped to ours. This module is imported only after
+an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from shlex import quote
 from typing import Any
 
-# Our command -> words that users of other tools type for it.
+# Our command -> names of this command in other tools.
 COMMANDS_ELSEWHERE = {
     "similar": "search query find retrieve nearest semantic-search mine index",
     "embed": "encode vectorize vectorise embedding embeddings vectors",
@@ -42,8 +42,8 @@ COMMANDS_ELSEWHERE = {
     "--version": "version",
 }
 
-# Our option or argument -> words that users of other tools type for it. Of several, the first that
-# the command has is named.
+# Our option or argument -> names of this option in other tools. If several match, the hint names
+# the first that the command has.
 OPTIONS_ELSEWHERE = {
     "TEXT...": "text texts sentence sentences",
     "--text-field": "text text-column column field",
@@ -85,7 +85,7 @@ OPTIONS_ELSEWHERE = {
     "--per-file": "by",
 }
 
-# Our command -> what it takes in place of an argument, {} being the one that was given.
+# Our command -> hint for an unexpected argument, which replaces {}.
 NO_ARGUMENTS = {"answer": "give --question {} --context TEXT"}
 
 NO_COMMAND = re.compile(r"No such command '(.*?)'")
@@ -93,13 +93,13 @@ EXTRA_ARGUMENTS = re.compile(r"extra arguments?(?:\(s\))? \((.*)\)")
 NOT_A_CHOICE = re.compile(r"'(.*)' is not one of (.*)\.?$")
 NOT_A_NUMBER = re.compile(r"'(.*)' is not a valid (int|float)(?: range)?\.?$")
 OUT_OF_RANGE = re.compile(r"(.*) is not in the range (?:(\S+?)<=?)?x(?:(<=|<|>=|>)(\S+?))?\.?$")
-SIMILARITY = 0.7  # of a name that may have been meant
+SIMILARITY = 0.7  # minimum difflib ratio of a name that may have been meant
 
 
 def explain(error: Any, commands: Sequence[str]) -> tuple[str, str]:
-    """Return the message and the hint of an exception of Typer's parser.
+    """Return the message and the hint for an exception of Typer's parser.
 
-    ``commands`` are all commands and groups, as they are typed.
+    ``commands`` are the names of all commands and groups, as users type them.
     """
     command_path = error.ctx.command_path if error.ctx else "bertcli"
     see_help = f"see {command_path} --help"
@@ -124,7 +124,7 @@ def explain(error: Any, commands: Sequence[str]) -> tuple[str, str]:
     message = " ".join(error.message.split())
     variable = str(parameter.envvar)
     if f"{os.environ.get(variable)!r}"[1:-1] in message.split(" ")[0]:
-        name = variable  # where the value came from
+        name = variable  # the value comes from the environment
     if refused := NOT_A_CHOICE.match(message):
         return _not_a_choice(parameter, name, refused[1])
     if refused := NOT_A_NUMBER.match(message):
@@ -136,7 +136,7 @@ def explain(error: Any, commands: Sequence[str]) -> tuple[str, str]:
 
 
 def _meant_option(error: Any) -> str:
-    """Return the hint for an unknown option; "" if nothing like it exists."""
+    """Return the hint for an unknown option, or "" if no option is similar."""
     parameters = error.ctx.command.params
     names = [
         name
@@ -148,7 +148,7 @@ def _meant_option(error: Any) -> str:
 
 
 def _meant_command(word: str, prefix: str, commands: Sequence[str]) -> str:
-    """Return the hint for an unknown command of a group, "pretrain ", or of none, ""."""
+    """Return the hint for an unknown command; ``prefix`` is its group ("pretrain ") or ""."""
     names = [name.removeprefix(prefix) for name in commands if name.startswith(prefix)]
     group = prefix.strip()
     if word in COMMANDS_ELSEWHERE.get(group, "").split():
@@ -163,7 +163,7 @@ def _meant_command(word: str, prefix: str, commands: Sequence[str]) -> str:
 
 
 def _meant(word: str, names: Sequence[str], elsewhere: Mapping[str, str]) -> str:
-    """Return a hint with the name that a word of other tools has here, or the one most like it."""
+    """Return a hint with our name for a name from another tool, or with the most similar name."""
     for name, words in elsewhere.items():
         if word in words.split() and name.split()[0] in names:
             if name.rstrip(".").isupper():
@@ -193,12 +193,12 @@ def _range(refused: re.Match[str]) -> str:
 
 
 def _name_of(parameter: Any) -> str:
-    """Return the longest name of an option, or what stands for an argument."""
+    """Return the longest name of an option, or the metavar of an argument."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     return str(max(parameter.opts, key=len))
 
 
 def _plain(text: str) -> str:
-    """Return a sentence of the parser in the form of our messages."""
+    """Return a parser message in our style: lower case, no full stop."""
     return text[:1].lower() + text[1:].rstrip(".")

@@ -1,6 +1,6 @@
-"""What people see: tables, progress and messages.
+"""Terminal output: tables, progress, messages and help.
 
-`tables` has the tables of tokens, vectors, results and searches, `passages` what they show of a
-long text, `inspection` the views of `inspect`. `console` is what is said on stderr, with the bar
-that moves there, and the live view of a training run. `help` is `-h` and `--help`.
+`tables` draws tokens, vectors, results and search hits, `passages` selects the excerpts of long
+texts that tables show, and `inspection` draws the views of `inspect`. `console` writes messages,
+progress bars and the live view of a training run to stderr. `help` prints `-h` and `--help`.
 """

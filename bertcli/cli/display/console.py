@@ -1,4 +1,4 @@
-"""Messages and progress for people, all on stderr."""
+"""Messages and progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from bertcli.training.run import Event, TrainingRun
 
 
-QUIET_SECONDS = 1.0  # work shorter than this shows no bar
-REFRESH_SECONDS = 0.1  # time between two pictures of a bar
+QUIET_SECONDS = 1.0  # shorter work shows no bar
+REFRESH_SECONDS = 0.1  # minimum time between two updates of a bar
 
 
 class ProgressBar:
-    """A line on stderr: counts, the share that is done, and the remaining time.
+    """A progress bar on stderr: counts, completed share and remaining time.
 
-    It is not shown for short work.
+    Short work (see ``QUIET_SECONDS``) shows no bar.
     """
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown
-        self.start = monotonic()  # when the current work began
+        self.start = monotonic()  # start of the current work
         self.last_step = self.start
         self.next_refresh = self.start + QUIET_SECONDS
-        self.unit = ""  # of the current work, such as "texts"
+        self.unit = ""  # unit of the current work, such as "texts"
         self.drawn: Drawn | None = None
 
     def show(self, step: Any, progress: Progress, reader: Reader | None, truncated: int) -> None:
-        """Show how far a run is that yields this step, of which ``progress`` is the sum."""
+        """Show the progress of a run after a step; ``progress`` is the sum of its steps."""
         if isinstance(step, Advance):
             done, what, share = step
             seconds = self.seconds(what)
@@ -62,14 +62,14 @@ class ProgressBar:
         self.last_step = monotonic()
 
     def seconds(self, unit: str) -> float:
-        """Return the duration of the current work, which begins when the unit changes."""
+        """Return the duration of the current work in seconds. A new unit starts new work."""
         if unit != self.unit:
             self.unit = unit
             self.start = self.last_step
         return max(monotonic() - self.start, 1e-9)
 
     def update(self, counts: str, share: float | None, seconds: float) -> None:
-        """Show the progress after some seconds; the share is from 0 to 1, None if unknown."""
+        """Update the bar; ``share`` is from 0 to 1, or None if unknown."""
         if not self.shown or monotonic() < self.next_refresh:
             return
         self.drawn = self.drawn or _drawn()
@@ -100,16 +100,17 @@ def _drawn() -> Drawn:
         console=Screen(stderr=True),
         transient=True,
         expand=True,
-        auto_refresh=False,  # every picture is one of numbers that were given, and no thread draws
+        auto_refresh=False,  # redrawn only by updates, without a thread
     )
     drawn.add_task("", total=None, counts="", left="")
     return drawn
 
 
 def texts_of_all(done: int, reader: Reader, size: int | None) -> tuple[str, float | None]:
-    """Return how many texts or chunks of how many are done; of about so many while files are read.
+    """Return the count of completed texts or chunks with their total, and the completed share.
 
-    ``size`` is that of the files, None for pipes, where nobody knows how many there are.
+    While files are still being read, the total is an estimate. ``size`` is the size of the files
+    in bytes, or None for pipes, whose total is unknown.
     """
     unit = reader.unit
     total: float
@@ -128,7 +129,7 @@ def clock(seconds: float) -> str:
 
 
 STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "hint": {"fg": "cyan"}}
-LONGEST = 1200  # characters of a message: names of fields and tensors may have any length
+LONGEST = 1200  # maximum characters of a message, which may contain names of any length
 
 
 def stdout_is_terminal() -> bool:
@@ -142,19 +143,19 @@ def stdin_is_terminal() -> bool:
 
 
 def confirm(question: str) -> bool:
-    """Ask a question on stderr; return True for yes, False for any other answer and at the end."""
+    """Ask a question on stderr. Return True for y or yes, else False, also at end of input."""
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def size_text(size: int) -> str:
-    """Return a size in bytes, or in MB from ten of these."""
+    """Return a size in bytes, or in MB from 10 MB."""
     return f"{size / 1e6:,.0f} MB" if size >= 10_000_000 else f"{size:,} bytes"
 
 
 def print_text(text: str) -> None:
-    """Write a text to stdout. Raises OutputError when that is closed, or its disk full."""
+    """Write a text to stdout. Raises OutputError if stdout is closed or its disk is full."""
     from bertcli.formats.writers import open_output
 
     with open_output(None, drawn=True) as output:
@@ -162,7 +163,7 @@ def print_text(text: str) -> None:
 
 
 def say(kind: str, message: str) -> None:
-    """Write one line to stderr, of bounded length: an error, a hint, a note or a warning."""
+    """Write one line of limited length to stderr: an error, a hint, a note or a warning."""
     line = printable(public(on_command_line(message)))
     if len(line) > LONGEST:
         line = f"{line[:LONGEST]}..."
@@ -170,33 +171,33 @@ def say(kind: str, message: str) -> None:
     dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if kind in STYLES and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()) and not dull:
         label = typer.style(label, **STYLES[kind])
-    with suppress(OSError):  # a full log is no reason to lose what is computed
+    with suppress(OSError):  # a failing log must not abort the computation
         sys.stderr.write(f"{label} {line}\n")
 
 
 class Console(Log):
-    """Writes notes and warnings, unless quiet; empty messages are ignored."""
+    """Log that writes to stderr. With ``quiet``, nothing is written; empty messages are ignored."""
 
     quiet: bool
     verbose: bool
-    beside_output = False  # whether rows come to the terminal during the run
+    beside_output = False  # True if rows are written to the terminal during the run
 
     def write(self, level: str, message: str) -> None:
-        """Write a message; one of the level debug with --verbose only."""
+        """Write a message. Messages of level debug need --verbose."""
         if message and not self.quiet and (self.verbose or level != "debug"):
             say("warning" if level == "warning" else "note", message)
 
     @property
     def watched(self) -> bool:
-        """Whether progress is shown: stderr is a terminal, and not quiet."""
+        """True if progress is shown: stderr is a terminal that can draw it, and not quiet."""
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         return terminal and not self.quiet
 
     def track(self, run: Iterable[Any], reader: Reader | None = None) -> Iterator[Any]:
-        """Yield what a run yields, with a progress bar when somebody watches for long.
+        """Yield the steps of a run while showing a progress bar.
 
-        That is steps, or windows of the texts of its ``reader``. There is no bar where the output
-        itself goes to the terminal (``beside_output``). With --verbose, say what it came to.
+        A run may also yield windows of the texts of its ``reader``. No bar is shown if the output
+        itself goes to the terminal (``beside_output``). With --verbose, log the totals at the end.
         """
         with self.progress(run, reader) as show:
             for step in run:
@@ -205,7 +206,7 @@ class Console(Log):
 
     @contextmanager
     def progress(self, run: Any, reader: Reader | None = None) -> Iterator[Show]:
-        """Yield a function that shows the steps of a run, see `track`."""
+        """Yield a function that shows each step of a run, see `track`."""
         progress = Progress()
         reader = reader or getattr(run, "reader", None)
         with closing(ProgressBar(self.watched and not self.beside_output)) as bar:
@@ -225,23 +226,23 @@ class Console(Log):
             )
 
     def follow(self, run: Executable[ResultT]) -> ResultT:
-        """Execute a run, with a progress bar when somebody watches for long."""
+        """Execute a run with a progress bar."""
         with self.progress(run) as show:
             return run.execute(show)
 
     def follow_training(self, run: TrainingRun) -> None:
-        """Train to the end, and show the events."""
+        """Train to the end and show the progress."""
         follow_training(run, self)
 
     def truncated(
         self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
     ) -> None:
-        """Warn of what was truncated: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
+        """Warn about truncated texts: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
         if line := tally.truncation(limit, what):
             self.warn(f"{line}{advice}")
 
     def special_tokens(self, tally: TokenCounts) -> None:
-        """Warn of special tokens that were found in the texts, and say how to prevent that."""
+        """Warn about special tokens in the texts, and say how to prevent parsing them."""
         if tally.literals:
             self.warn(
                 f"special tokens in the input were parsed as special tokens ({tally.literals:,}); "
@@ -249,16 +250,16 @@ class Console(Log):
             )
 
     def empty(self, tally: TokenCounts) -> None:
-        """Say how many texts were empty."""
+        """Note how many texts were empty."""
         self.note(tally.emptiness())
 
     def close(self, reader: Reader) -> None:
-        """Say what became of the input; exit with 1 when records were skipped."""
+        """Summarize the input. Exit with code 1 if records were skipped."""
         reader.summarize(self)
         self.skipped(reader.skipped)
 
     def skipped(self, records: int, where: str = "") -> None:
-        """Exit with 1 when records were skipped, and say how many."""
+        """Exit with code 1 and a warning if records were skipped."""
         if records:
             self.warn(f"{counted(records, 'record was', 'records were')} skipped{where}")
             raise typer.Exit(1)
@@ -267,12 +268,12 @@ class Console(Log):
 # --- training ---
 
 
-LINES_OF_RUN = 10  # lines about a training run that goes into a pipe
-LINE_SECONDS = 60.0  # between lines of a slower run
+LINES_OF_RUN = 10  # lines of a training run whose progress is not on a terminal
+LINE_SECONDS = 60.0  # maximum time between two lines
 
 
 def follow_training(run: TrainingRun, console: Console) -> None:
-    """Train, and show the progress: as a bar on a terminal, else in about ten lines.
+    """Train and show the progress: a bar on a terminal, else about ten lines.
 
     After the bar, the last losses and the step of the kept weights are shown.
     """
@@ -281,7 +282,7 @@ def follow_training(run: TrainingRun, console: Console) -> None:
     steps = run.options.steps or 0
     first = run.state.step
     start = monotonic()
-    position = ""  # "step 1/9"
+    position = ""  # such as "step 1/9"
     counts = ""
     losses = ""
     held_out = ""
@@ -321,18 +322,18 @@ def follow_training(run: TrainingRun, console: Console) -> None:
 
 
 class TrainingLines:
-    """Lines about a training run: one per tenth of it or per minute, and the last."""
+    """Lines of a training run: one per tenth of the run or per minute, and the last one."""
 
     def __init__(self, console: Console, steps: int, first: int) -> None:
         self.console = console
         self.steps = steps
         self.shown_step = first
         self.shown_at = monotonic()
-        self.line = ""  # of the last step with news, which may be shown
+        self.line = ""  # line of the last step, not written yet
 
     def show(self, event: str, step: int, losses: str, held_out: str, remaining: str) -> None:
-        """Process an event; write the line of the step before if it is due."""
-        if event == "step":  # the events of the step before are complete
+        """Process an event. Write the line of the previous step if it is due."""
+        if event == "step":  # all events of the previous step have arrived
             is_due = (step - 1 - self.shown_step) * LINES_OF_RUN >= self.steps
             if self.line and (is_due or monotonic() - self.shown_at >= LINE_SECONDS):
                 self.close()
@@ -343,14 +344,14 @@ class TrainingLines:
             self.line = "  ".join(filter(None, fields))
 
     def close(self) -> None:
-        """Write the last line, if it was not written."""
+        """Write the last line if it has not been written."""
         self.console.note(self.line)
         self.line = ""
         self.shown_at = monotonic()
 
 
 def training_line(values: Any) -> str:
-    """Describe the losses and the speed."""
+    """Return a line with the losses and the speed."""
     details = ""
     if "mlm_loss" in values:
         details = f" (words {values['mlm_loss']:.4f}, pairs {values['nsp_loss']:.4f})"

@@ -1,6 +1,6 @@
-"""Help as plain text: `-h` has what most people need on one screen, `--help` has everything.
+"""Help as plain text: `-h` shows common options on one screen, `--help` shows all.
 
-A docstring is read as: a summary, notes, and examples, which are lines that begin with $.
+A command's docstring consists of a summary, notes, and examples, whose lines start with $.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import typer
 from bertcli.cli.display.console import print_text
 
 MESSAGES = "Messages and help"  # the last panel
-WIDEST, NAMES = 100, 22  # columns: longer lines are hard to read; those of names
+WIDEST, NAMES = 100, 22  # maximum width of a line, and width of the column of option names
 SENTENCE = re.compile(r"(?<=[a-z0-9)\]])\. .*")
 
-# The options that -h shows, of any command that has them, or of one: "map.color",
-# "models-remove.yes". Required ones
-# come with them; --resume is in a footnote.
+# Options that -h shows: for every command ("model"), or for one command ("map.color",
+# "models-remove.yes"). Required options are always shown; --resume has a footnote.
 COMMON = frozenset(
     """
     input pair pairs question context corpus vectors text_field label_field
@@ -38,7 +37,7 @@ COMMON = frozenset(
     """.split()  # noqa: SIM905 - a list that is read downwards
 )
 RESUME = "--resume goes on where the same command was interrupted."
-# Choices that -h does not list: the default, and other words for two of them.
+# Choices that -h does not list: defaults and aliases.
 UNLISTED = ("auto", "true", "false")
 
 
@@ -52,7 +51,7 @@ def _option(about: str, *names: str, everything: bool = True) -> Any:
     )
 
 
-# The parameters of every command, and of groups of commands, whose help is short as it is.
+# Help parameters of every command, and of command groups, whose help is always short.
 HELP = {
     "help_short": _option("Show the common options.", "-h", everything=False),
     "help_all": _option("Show all options.", "--help"),
@@ -61,7 +60,7 @@ GROUP_HELP = {"help_all": _option("Show this help.", "--help", "-h")}
 
 
 def show_help(ctx: typer.Context, *, everything: bool) -> None:
-    """Print the help of a command, and exit."""
+    """Print the help of a command and exit."""
     command: Any = ctx.command
     ctx.max_content_width = WIDEST
     page = ctx.make_formatter()
@@ -98,7 +97,7 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
         if param.default is True and not everything:
             panels.setdefault(panel, []).append(negation(param))
             continue
-        if row := param.get_help_record(ctx):  # none of what is hidden
+        if row := param.get_help_record(ctx):  # None for hidden parameters
             panels.setdefault(panel, []).append(row)
     for title, options in panels.items():
         with page.section(title):
@@ -112,12 +111,12 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
 
 
 def negation(param: Any) -> tuple[str, str]:
-    """Return the name and the help of what turns off an option that is on by default."""
+    """Return the name and the help of the --no- variant of an option that is on by default."""
     return param.secondary_opts[0], f"Do not {param.help[:1].lower()}{param.help[1:]}"
 
 
 def is_common(ctx: typer.Context, name: str) -> bool:
-    """Return whether -h shows an option of a command."""
+    """Return True if -h shows an option of a command."""
     command = ctx.command_path.partition(" ")[2].replace(" ", "-")
     return name in COMMON or f"{command}.{name}" in COMMON
 
@@ -127,7 +126,7 @@ def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:
     texts: list[str] = []
     examples: list[str] = []
     for paragraph in re.split(r"\n\s*\n", docstring.strip("\n")):
-        lines = paragraph.splitlines() or [""]  # python -OO leaves no docstring
+        lines = paragraph.splitlines() or [""]  # `python -OO` strips docstrings
         if lines[0].startswith("$ "):
             examples += [line.strip()[2:] for line in lines]
         else:

@@ -1,4 +1,4 @@
-"""The output of `bertcli inspect`; without colours in a pipe."""
+"""The output of `bertcli inspect`, without colours in a pipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bertcli.training.instances import Instances, TrainingInstance
 
 
-SUMMARY_FIELDS = {  # section of a report -> its fields in the summary; --json has all
+SUMMARY_FIELDS = {  # section of a report -> its fields in the summary (--json has all)
     "architecture": ("name", "library"),
     "config": (
         "num_hidden_layers",
@@ -42,7 +42,7 @@ SUMMARY_FIELDS = {  # section of a report -> its fields in the summary; --json h
     "tokenizer": ("file", "vocabulary_size", "lower_case", "limit", "special_tokens"),
     "sentence": ("modules", "pooling", "normalize", "max_length", "prompts"),
 }
-MANIFEST_FIELDS = (  # the fields of a manifest to show; --json has all
+MANIFEST_FIELDS = (  # manifest fields in the summary (--json has all)
     "model",
     "pooling",
     "layers",
@@ -52,14 +52,14 @@ MANIFEST_FIELDS = (  # the fields of a manifest to show; --json has all
     "counts",
     "versions",
 )
-LONGEST_VALUE = 300  # characters
+LONGEST_VALUE = 300  # maximum characters of a value
 CHECK_SIGNS = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("--", "dim")}
 
 
 def show_model(
     report: FolderReport | StaticReport, views: Collection[str], verified: Iterable[VerifyCheck]
 ) -> bool:
-    """Show these views of a model or table; return False if a requested check failed."""
+    """Show views of a model or static table. Return False if a requested check failed."""
     values = report.to_json()
     with drawing() as screen:
         if not views:
@@ -128,7 +128,7 @@ def tree(node: Node) -> Tree:
 
 
 def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
-    """Show each check when it is done; return False if one failed."""
+    """Show each check as it completes. Return False if one failed."""
     all_passed = True
     for result in verified:
         sign, style = CHECK_SIGNS[result.ok]
@@ -139,11 +139,11 @@ def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
     return all_passed
 
 
-MAX_ARRAYS = 20  # shown without --tensors
+MAX_ARRAYS = 20  # arrays shown without --tensors
 
 
 def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
-    """Show a file of vectors and its check; `whole`: all arrays, not only the first."""
+    """Show a file of vectors and its check. With ``whole``, show all arrays."""
     rows = []
     for array in report.arrays[: None if whole else MAX_ARRAYS]:
         norm = array["norm"]
@@ -166,7 +166,7 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
             screen.print(f"and {len(report.arrays) - len(rows)} more: --tensors shows all")
         if report.manifest is not None:
             fields = dict(report.manifest)
-            for section in ("fingerprint", "options"):  # nested, in this order
+            for section in ("fingerprint", "options"):  # "options" is inside "fingerprint"
                 if isinstance(fields.get(section), dict):
                     fields |= fields[section]
             screen.print("manifest")
@@ -178,7 +178,7 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
 def show_instances(
     data: Instances, examples: Sequence[TrainingInstance], *, verified: bool
 ) -> None:
-    """Show the statistics of training instances, and examples in the format of Google's code."""
+    """Show statistics of training instances, and examples in the format of Google's code."""
     index = data.index
     with drawing() as screen:
         names = ("max_length", "max_predictions", "vocab_size", "extra_embeddings")
@@ -194,12 +194,12 @@ def show_instances(
             screen.print("files: the sha256 of each is as recorded")
 
 
-LABEL_WIDTH = 14  # characters of the token in front of its row
-CELL_WIDTH = 3  # characters of a weight in per cent
+LABEL_WIDTH = 14  # width of the token label of a row, in characters
+CELL_WIDTH = 3  # width of a weight in per cent, in characters
 
 
 def attention_view(screen: Console, maps: AttentionMaps) -> None:
-    """Print a map for each layer: the mean over the selected heads."""
+    """Print one attention map per layer, the mean of the selected heads."""
     labels = [
         Text(token, "dim" if special else SENTENCE_COLORS[sentence % 2])
         for token, special, sentence in zip(maps.tokens, maps.special, maps.sentences, strict=True)

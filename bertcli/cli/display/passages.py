@@ -1,9 +1,9 @@
-"""The passage of a long text that matches a query, with its matching words in bold.
+"""Select the passage of a long text that best matches a query, with matching words in bold.
 
     passage("... We ship the release in March. ...", "when do we ship?", 160)
 
-Words of the query that are rare in the text count most; without any of them in the text, the
-passage is its beginning.
+Query words that are rare in the text weigh most. A text without any of them is represented by its
+beginning.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rich.text import Text
 
 WORD = re.compile(r"\w+")
 SENTENCE_START = re.compile(r"(?<=[.!?])\s+(?=\S)|\s+(?=#)")
-LEAST_PREFIX = 4  # letters of a word in the query that also matches longer words in the text
+LEAST_PREFIX = 4  # minimum letters of a query word that also matches longer words of the text
 MAX_LEAD = 0.3  # maximum share of the passage before the first matching word
 ELLIPSIS = "…"
 
 
 class WordMatch(NamedTuple):
-    """A word of the text that matches a word of the query."""
+    """A word of the text that matches a query word."""
 
     start: int
     stop: int
-    word: str  # of the query
+    word: str  # the query word
 
 
 def passage(text: str, query: str, length: int) -> Text:
-    """Return at most ``length`` characters of a text, in one line, around the matching words."""
+    """Return at most ``length`` characters around the matching words, on one line."""
     text = " ".join(text.split())
     matches = word_matches(text, query)
     start = 0
@@ -49,7 +49,7 @@ def passage(text: str, query: str, length: int) -> Text:
 
 
 def word_matches(text: str, query: str) -> list[WordMatch]:
-    """Return the matching words of a text, in their order."""
+    """Return the matching words of a text, in text order."""
     words = content_words(query)
     matches = []
     for text_word in WORD.finditer(text):
@@ -61,7 +61,7 @@ def word_matches(text: str, query: str) -> list[WordMatch]:
             if folded.startswith(word) and len(word) >= LEAST_PREFIX:
                 matches.append(WordMatch(*text_word.span(), word))
                 break
-            if not word.isascii() and word in folded:  # scripts without spaces between words
+            if not word.isascii() and word in folded:  # for scripts without spaces between words
                 start = text_word.start() + folded.index(word)
                 matches.append(WordMatch(start, start + len(word), word))
                 break
@@ -69,9 +69,9 @@ def word_matches(text: str, query: str) -> list[WordMatch]:
 
 
 def content_words(query: str) -> set[str]:
-    """Return the words of a query in lower case, without short ones unless all are short.
+    """Return the lower-case words of a query, without short ones unless all are short.
 
-    Acronyms, numbers and words of other scripts are kept.
+    Acronyms, numbers and words of non-Latin scripts are always kept.
     """
     words = WORD.findall(query)
     longest = max(map(len, words), default=0)
@@ -113,20 +113,23 @@ def passage_bounds(text: str, matches: list[WordMatch], length: int) -> tuple[in
 
 
 def passage_start(text: str, first: int, most: int) -> int:
-    """Return the start of the sentence of a position, or of a word, at most ``most`` before it."""
+    """Return the start of the sentence that contains position ``first``.
+
+    If it is more than ``most`` characters earlier, return the start of a word within that range.
+    """
     earliest = first - most
     sentences = [start.end() for start in SENTENCE_START.finditer(text, earliest, first + 1)]
     return sentences[-1] if sentences else next_word(text, earliest)
 
 
 def next_word(text: str, offset: int) -> int:
-    """Return the start of the next word; the offset, if none starts within 40 characters."""
+    """Return the start of the next word, or ``offset`` if none starts within 40 characters."""
     blank = text.find(" ", max(offset - 1, 0), offset + 40)
     return offset if blank < 0 else blank + 1
 
 
 def word_end(text: str, offset: int) -> int:
-    """Return the end of the previous word; the offset, if none ends within 40 characters."""
+    """Return the end of the previous word, or ``offset`` if none ends within 40 characters."""
     if offset >= len(text):
         return len(text)
     blank = text.rfind(" ", offset - 40, offset + 1)

@@ -1,7 +1,7 @@
 """Tables and facts on a terminal, drawn by Rich: safe for untrusted text, folded to the width.
 
-`rows_table` has rows, `facts` have names beside values, and `opened_table` is the writer of the
-format "table". Figures are in one line, whatever the width; all else is folded.
+`rows_table` draws rows, `facts` draws names beside values, and `opened_table` is the writer of the
+output format "table". Numbers are never folded; other cells are.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.batch import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
 
-PIPED = 100  # columns, if the width is unknown
+PIPED = 100  # width in columns if it is unknown
 
 
 class Screen(Console):
-    """A console that shows every text as it is: `[bold]` in brackets, and U+FFFD for ESC."""
+    """A console that shows any text literally: `[bold]` in brackets, and U+FFFD for ESC."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
-        if not self.width:  # COLUMNS=0, as some programs tell those that they start
+        if not self.width:  # some programs set COLUMNS=0 for their child processes
             self.width = PIPED
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is drawn, without control characters in any text."""
+        """Yield the segments of a renderable, with control characters in its text replaced."""
         for segment in super().render(renderable, options):
             text, style, control = segment
-            if not control and not text.isprintable():  # "\n" ends the lines that Rich has laid out
+            if not control and not text.isprintable():  # "\n" separates lines of Rich's layout
                 text = "\n".join(map(printable, text.split("\n")))
             yield Segment(text, style, control)
 
 
 @contextmanager
 def drawing() -> Iterator[Screen]:
-    """Yield what prints on stdout; a full disk or a closed pipe ends it like any other format."""
+    """Yield the screen of stdout. Errors of stdout are handled as for other output formats."""
     with open_output(None, drawn=True):
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
         yield Screen(width=None if told else PIPED)
@@ -79,18 +79,18 @@ def show(*pictures: RenderableType) -> None:
             screen.print(picture)
 
 
-MOST = 40  # rows that are drawn of a run, tokens or words of a text
-LONGEST = 1000  # characters of a text
-SHORT_CELL = 14  # characters of a word or label, which is not folded
-NAMES = ("id", "file", "model")  # columns of names, which are copied: they are not folded
-UNGROUPED = ("id", "line", "input_ids")  # columns of figures that are names, without separators
-LEAST_TEXT = 30  # characters in a line of a text beside other columns
-HIT_LINES = 2  # lines of the terminal's width that a hit may have
-Inputs = Sequence[str | Path]  # files that are read, "-" for stdin
+MOST = 40  # maximum rows of a run, tokens or words of a text that are drawn
+LONGEST = 1000  # maximum characters of a text
+SHORT_CELL = 14  # maximum characters of a word or label, which is not folded
+NAMES = ("id", "file", "model")  # columns that users copy: not folded if there is room
+UNGROUPED = ("id", "line", "input_ids")  # numeric columns without thousands separators
+LEAST_TEXT = 30  # minimum width of a text column
+HIT_LINES = 2  # maximum lines of a hit, in the width of the terminal
+Inputs = Sequence[str | Path]  # input files; "-" is stdin
 
 
 def facts(rows: Iterable[tuple[str, Any]]) -> Table:
-    """Return names beside their values."""
+    """Return a table of names and their values."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim", no_wrap=True)
     drawn.add_column(overflow="fold")
@@ -100,7 +100,7 @@ def facts(rows: Iterable[tuple[str, Any]]) -> Table:
 
 
 def described(value: Any) -> str:
-    """Return a JSON value in a line, for people."""
+    """Return a JSON value as one line of readable text."""
     match value:
         case dict():
             return "; ".join(f"{name} {described(item)}" for name, item in value.items()) or "none"
@@ -120,7 +120,7 @@ def described(value: Any) -> str:
 def rows_table(
     rows: Sequence[Mapping[str, Any]], title: str | None = None, **look: Any
 ) -> RowsTable:
-    """Draw rows of named values; figures are aligned right. Names take no room of a text."""
+    """Return a table of rows, with numbers aligned right. Text columns have priority over names."""
     names = fields_of(map(dict, rows))
     cells = {name: [row.get(name, "") for row in rows] for name in names}
     look = {"box": SIMPLE_HEAD, "title_justify": "left", "title_style": "bold", **look}
@@ -141,10 +141,10 @@ def rows_table(
 
 
 class RowsTable(Table):
-    """A table whose names are in one line each, if they leave the texts enough room."""
+    """A table that does not fold columns of names if the text columns have enough room."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Fold the columns of names where the table would not fit otherwise."""
+        """Render the table, folding the columns of names if it would not fit otherwise."""
         if not self.fits(console, options):
             for column in self.columns:
                 if column.header in NAMES:
@@ -155,7 +155,7 @@ class RowsTable(Table):
             yield Text(line, "dim", overflow="fold")
 
     def hidden_columns(self, console: Console, options: ConsoleOptions) -> list[str]:
-        """Return the names of the columns that Rich leaves out, as they have no room."""
+        """Return the names of the columns that Rich leaves out for lack of width."""
         inner = options.update_width(options.max_width - self._extra_width)
         widths = self._calculate_column_widths(console, inner)
         padding = self.padding[1] + self.padding[3]
@@ -163,7 +163,7 @@ class RowsTable(Table):
         return [str(column.header) for column, width in columns if width <= padding]
 
     def fits(self, console: Console, options: ConsoleOptions) -> bool:
-        """Return whether all columns fit that are not folded, and some text beside them."""
+        """Return True if all unfolded columns fit beside at least ``LEAST_TEXT`` of text."""
         width = len(self.columns) + 1
         for column in self.columns:
             wanted = self._measure_column(console, options, column).maximum
@@ -177,7 +177,7 @@ def rows_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
 
 
 def cell(value: Any, column: str = "") -> str | Text:
-    """Return a value as it stands in a cell of a column."""
+    """Return the text of a value in a cell of a column."""
     if isinstance(value, Text):
         return value
     if isinstance(value, float):
@@ -188,13 +188,13 @@ def cell(value: Any, column: str = "") -> str | Text:
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """Return a text in one line, cut off after ``most`` characters."""
+    """Return a text on one line, cut after ``most`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def kept_cells(record: Record, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the kept fields of a record for a table; long ones are shortened."""
+    """Return the carried fields of a record for a table. Long values are shortened."""
     return {
         name: shortened(described(value), TEXT) if isinstance(value, str | list | dict) else value
         for name, value in (record.extra or {}).items()
@@ -215,7 +215,7 @@ def shown(item: Encoded | Result) -> str:
 def opened_table(
     inputs: Inputs, view: Callable[[Any], Iterable[RenderableType]]
 ) -> Iterator[Callable[[Sequence[Any]], None]]:
-    """Yield a function that draws rows, the first of a run; what is typed is answered all along."""
+    """Yield a function that draws the first rows of a run, or all rows for typed input."""
     typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
     left = inf if typed else MOST
     more = 0
@@ -236,7 +236,7 @@ def opened_table(
 
 
 def not_drawn(count: int, noun: str = "more") -> list[Text]:
-    """Return a note on the number of items that were not drawn, if any."""
+    """Return a note with the number of items that were not drawn, if any."""
     return [Text(f"... {count:,} {noun}; -f jsonl for all", "dim")] if count > 0 else []
 
 
@@ -244,11 +244,11 @@ def not_drawn(count: int, noun: str = "more") -> list[Text]:
 
 
 TABLE_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "tokens", "offset_mapping")
-COUNTED = ("texts", "tokens", "p50", "p99", "max", "longer")  # of the summary of a file
+COUNTED = ("texts", "tokens", "p50", "p99", "max", "longer")  # columns of a file summary
 
 
 def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[RenderableType]:
-    """Draw records, a table each, with a token a row."""
+    """Draw one table per record, with one token per row."""
     roles = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
     for encoded in records:
         columns = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
@@ -273,13 +273,13 @@ def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[Re
 
 
 def stats_view(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Draw a corpus summary, and a histogram of lengths."""
+    """Draw a corpus summary and a histogram of text lengths."""
     yield facts(item for item in summary.items() if item[0] != "histogram")
     yield rows_table(summary["histogram"])
 
 
 def counts_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Draw counts or summaries of files, the total last."""
+    """Draw counts or summaries of files, with the total in the last row."""
     counts = [{**row, **row.get("length", {})} for row in rows]
     names = [name for name in COUNTED if name in counts[0]]
     return rows_table(
@@ -290,11 +290,11 @@ def counts_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 # --- results ---
 
 
-HIDDEN = ("id", "truncated")  # fields of task results that are not drawn
+HIDDEN = ("id", "truncated")  # fields of task results that are not shown
 
 
 def results_view(results: Sequence[Result]) -> Iterator[Table]:
-    """Draw results, one item per row; the text is in the row of its first item."""
+    """Draw results with one item per row. The text is in the row of its first item."""
     rows = []
     for result in results:
         text = shown(result)
@@ -306,16 +306,16 @@ def results_view(results: Sequence[Result]) -> Iterator[Table]:
 
 
 def models_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Draw what is on this machine, and what is known of it."""
+    """Draw the models on this machine, with their state, size, family and problems."""
     names = ("model", "state", "bytes", "family", "width", "problem")
     yield rows_table([{name: row[name] for name in names} for row in rows])
 
 
-WIDEST = 12  # labels of a confusion matrix that is shown
+WIDEST = 12  # maximum number of labels in a confusion matrix
 
 
 def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Draw the only report: metrics, classes and the confusion."""
+    """Draw a single report: metrics, per-class scores and the confusion matrix."""
     (report,) = reports
     rows = []
     for name, (low, high) in report["intervals"].items():
@@ -341,15 +341,15 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
         yield f"calibration error {report['calibration']['error']:.4f}"
 
 
-PREVIEW, TERMS = 3, 8  # numbers of a vector, or terms of a text
-TEXT = 40  # characters of a text beside numbers
-FEW = range(2, 11)  # texts whose similarities are shown
+PREVIEW, TERMS = 3, 8  # numbers shown of a vector, terms shown of a text
+TEXT = 40  # maximum characters of a text beside numbers
+FEW = range(2, 11)  # numbers of texts for which similarities are shown
 
 
 def vector_views(
     blocks: Sequence[EmbeddedBlock], records: int, names: TermNames | None
 ) -> Iterator[RenderableType]:
-    """Draw the first vectors of ``records`` texts, or of their tokens, or weights of terms."""
+    """Draw the first vectors of ``records`` texts: of texts, of tokens, or of term weights."""
     encoded = [*islice(chain.from_iterable(block.batch for block in blocks), MOST)]
     vectors = [*islice(chain.from_iterable(block.vectors for block in blocks), MOST)]
     pieces = [*islice(chain.from_iterable(block.pieces or () for block in blocks), MOST)]
@@ -369,17 +369,17 @@ def vector_views(
     if of_texts and names is None:
         yield shape_of(records, *vectors[0].shape)
         if records in FEW:
-            yield Text("cosine similarity", "bold")  # wider than the table may be
+            yield Text("cosine similarity", "bold")  # may be wider than the table, unlike a title
             yield similarities(vectors)
 
 
 def shape_of(*sizes: int) -> Text:
-    """Say how many numbers there are."""
+    """Return the shape of an array as text."""
     return Text(f"shape {' x '.join(f'{size:,}' for size in sizes)}, float32", "dim")
 
 
 def numbers(vector: np.ndarray) -> dict[str, Any]:
-    """Return the norm of a vector and its first values."""
+    """Return the norm and the first values of a vector."""
     import numpy as np
 
     values = vector.reshape(-1)
@@ -388,7 +388,7 @@ def numbers(vector: np.ndarray) -> dict[str, Any]:
 
 
 def terms(weights: np.ndarray, names: TermNames) -> dict[str, Any]:
-    """Return how many terms a text has, and those with the largest weights."""
+    """Return the number of terms of a text, and the terms with the largest weights."""
     from bertcli.embedding.sparse import largest
 
     best = islice(names.of(largest(weights, TERMS)).items(), TERMS)
@@ -397,7 +397,7 @@ def terms(weights: np.ndarray, names: TermNames) -> dict[str, Any]:
 
 
 def similarities(vectors: Sequence[np.ndarray]) -> Table:
-    """Draw the cosines of the vectors of a few texts."""
+    """Draw the cosine similarities of the vectors of a few texts."""
     import numpy as np
 
     flat = np.stack([vector.reshape(-1) for vector in vectors])
@@ -427,7 +427,7 @@ def pieces_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenVectors) -> 
 
 
 def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Draw what two files of vectors agree on, and their worst rows."""
+    """Draw the comparison of two files of vectors, and the rows that differ most."""
     (fields,) = reports
     yield facts(item for item in fields.items() if item[0] != "worst" and item[1] is not None)
     if fields["worst"] and not fields["identical"]:
@@ -436,7 +436,7 @@ def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
 
 
 def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
-    """Return the row of a text that was found, and where it is from."""
+    """Return the table row of a search hit; its id may be its file and line."""
     extra = record.extra or {}
     place = f"{extra['file']}:{extra['line']}" if {"file", "line"} <= {*extra} else ""
     hit = {"score": score, "row": row, "id": place or str(row if record.id is None else record.id)}
@@ -445,9 +445,9 @@ def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
 
 
 class HitsView:
-    """Texts that were found, in the width of the screen: a passage of each, beside its id.
+    """Search hits in the width of the screen: a passage of each, beside its id.
 
-    Where the id leaves the passage no room, it is below the id. A column `row` that equals `id` is
+    If the id leaves too little room, the passage is below it. A column `row` that equals `id` is
     left out.
     """
 
@@ -483,7 +483,7 @@ class HitsView:
 
 
 def stacked(row: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Draw a row as a line of its figures and its id, and the text below."""
+    """Draw a row as a line with its numbers and id, followed by the text."""
     figures = {name: cell(value, name) for name, value in row.items() if name not in ("id", "text")}
     line = [str(figures.pop("score")), *(f"{name} {value}" for name, value in figures.items())]
     yield Text("  ".join([*line, str(row["id"])]), "bold", overflow="fold")
@@ -492,7 +492,7 @@ def stacked(row: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
-    """Draw the nearest texts of each query, the nearest first."""
+    """Draw the hits of each query, best first."""
     for answer in answers:
         rows = [
             {"score": hit.score, **hit.ranks, **hit_row(hit.score, hit.row, hit.record)}
@@ -525,9 +525,9 @@ USAGE = "type a query; Ctrl-D ends"
 
 
 def typed_lines() -> Iterator[list[Record]]:
-    """Yield what is typed at the prompt, with history and editing where there is readline."""
-    with suppress(ImportError):  # Windows has none, and edits lines itself
-        import readline  # noqa: F401 - input() uses it once it is there
+    """Yield lines typed at the prompt, with history and editing if readline is available."""
+    with suppress(ImportError):  # not on Windows, whose console has line editing
+        import readline  # noqa: F401 - input() uses it after the import
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     with suppress(EOFError):
         while True:

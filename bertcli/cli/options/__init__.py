@@ -1,5 +1,6 @@
-"""Groups of options: records, each with its panel; `groups` passes them to Typer.
+"""Option groups: classes whose attributes are command-line options, each with a help panel.
 
-`rules` lists which options exclude or require others, `common` has the groups that most commands
-share, `corpus` those of commands over the vectors of files, `completion` what the shell completes.
+`groups` turns option groups into Typer commands. `rules` lists which options exclude or require
+others. `common` has the groups that most commands share, `corpus` the groups of commands that
+compare the vectors of files, and `completion` the shell completion.
 """

@@ -62,10 +62,10 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.run import ReaderRun
 
 
-# To look which devices are here takes torch.
+# A fixed list: detecting the available devices would import torch.
 DEVICES = completed("auto", "cpu", "cuda", "cuda:0", "cuda:all", "mps", "xpu")
 
-# Options that several groups have.
+# Options shared by several groups.
 SPECIAL_TOKENS = flag("Add [CLS] and [SEP].", default=True)
 PARSE_SPECIAL = flag(
     'Parse a literal "[SEP]" in the text as a special token.',
@@ -83,7 +83,7 @@ PROMPT_NAME = option("Name of a prompt that the model defines.", "NAME")
 
 
 class ModelOptions(OptionGroup, panel=MODEL):
-    """Which model, and where to find it."""
+    """The model and its source."""
 
     model = option(
         "Folder, or hub id such as bert-base-uncased.",
@@ -98,11 +98,11 @@ class ModelOptions(OptionGroup, panel=MODEL):
     offline = flag("Never use the network.", envvar="BERTCLI_OFFLINE")
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
-        """Return the model's folder; files that are missing are downloaded."""
+        """Return the model's folder. Missing files are downloaded, unless --offline."""
         return find_model(self.model, files=files, revision=self.revision, offline=self.offline)
 
     def tokenizer(self, *, parse_special: bool = True) -> Tokenizer:
-        """Return the tokenizer of the model."""
+        """Load the model's tokenizer and log its warnings."""
         folder = self.folder()
         LOG.detail(f"model: {folder.path} ({folder.source})")
         tokenizer = Tokenizer.load(folder, parse_special=parse_special)
@@ -112,7 +112,7 @@ class ModelOptions(OptionGroup, panel=MODEL):
 
 
 class HeadModelOptions(ModelOptions, panel=MODEL):
-    """Which model with a task head: there is no default, as the default model has none."""
+    """The model for a task head. It has no default, because the default model has no head."""
 
     model = option(
         "Folder, or hub id, of a model for this task; required.",
@@ -124,9 +124,10 @@ class HeadModelOptions(ModelOptions, panel=MODEL):
     )
 
     def refuse_default(self, command: str, needed: str, origin: str) -> None:
-        """Raise UsageError unless a model is given that can have a head.
+        """Raise UsageError if --model is missing or is the default model, which has no head.
 
-        ``needed`` is the kind of model that the command needs, ``origin`` where to get one.
+        ``needed`` describes the model that the command needs, ``origin`` where to get one; both
+        are used in the message.
         """
         if self.model is not None and not is_default(self.model):
             return
@@ -143,23 +144,23 @@ FORMAT = (
 
 
 def format_option(*formats: str, about: str = FORMAT) -> Any:
-    """Return the option that chooses one of these formats, or auto."""
+    """Return the --format option with these formats and auto."""
     return option(
         about, None, "--format", "-f", default="auto", annotation=one_of("auto", *formats)
     )
 
 
 def one_of(*choices: str) -> Any:
-    """Return the type of an option with these choices."""
+    """Return the ``Literal`` type with these choices."""
     return Literal.__getitem__(choices)
 
 
-# Options that no row depends on.
+# Options that do not affect the rows.
 NOT_OF_ROWS = ("output", "overwrite", "resume", "quiet", "verbose", "offline", "threads")
 
 
 class OutputOptions(OptionGroup, panel=OUTPUT):
-    """Where the result is written, and how; commands of fewer formats have a kind of their own."""
+    """Output file and format. Subclasses restrict the formats."""
 
     output: Path | None = option(
         "Output file; the suffix sets the format. Default, and -: stdout. Written completely "
@@ -174,7 +175,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
 
     @property
     def on_terminal(self) -> bool:
-        """Whether the result is written to a terminal."""
+        """True if the result is written to a terminal."""
         return self.output is None and stdout_is_terminal()
 
     def __post_init__(self) -> None:
@@ -184,11 +185,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             raise UsageError("--resume requires -o FILE", "a stream cannot be resumed")
 
     def form(self, allowed: Sequence[str] = (), usual: str = "") -> str:
-        """Return the format to write: --format, else by the suffix, else the ``usual`` one.
+        """Return the output format: --format, else the format of the suffix, else ``usual``.
 
-        Without that, it is a table on a terminal, and jsonl elsewhere.
+        Without any of these, it is a table on a terminal and jsonl elsewhere. ``allowed`` defaults
+        to the choices of --format.
 
-        Raises UsageError for one that is not ``allowed``, or else a choice of --format.
+        Raises UsageError for a format that is not allowed, and for a table in a file.
         """
         choices = get_args(self.OPTIONS["format"].annotation.__origin__)
         if self.format == "table" and self.output is not None:
@@ -199,7 +201,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         form: str = self.format
         if self.output is not None and form != "auto":
             refuse_other_suffix(self.output, form)
-        if form in FORMATS:  # rows are lines on their way to a file of JSON
+        if form in FORMATS:  # .json files are assembled from jsonl rows
             form = FORMATS[form].written_as or form
         allowed = allowed or [name for name in choices if name != "auto"]
         if form == "auto" and self.output is not None:
@@ -218,14 +220,15 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         run: "ReaderRun | None" = None,
         weights: bool = True,
     ) -> AbstractContextManager[Callable[..., None]]:
-        """Open the writer of a format; that of a table draws a ``view`` of what it takes.
+        """Open a writer and return its context manager, which yields the function that writes.
 
-        That is a function of `display.tables`, which takes what the view is ``about`` first;
-        the first 40 rows are drawn (`tables.show` draws all).
-        With --resume a ``run`` goes on where another was interrupted; what has none starts over,
-        unless the same command finished the file. The rows depend on the ``weights`` of the models,
-        or on their tokenizers alone.
-        Raises OutputError when it would write to one of the inputs, or to a file of a model.
+        A table is drawn by ``view``, a function of `display.tables` that takes the values of
+        ``about`` before the rows. Only the first 40 rows are drawn (`tables.show` draws all).
+        With --resume, an interrupted ``run`` is continued; a command without ``run`` starts over,
+        unless the same command has completed the file. ``weights`` is False if the rows depend only
+        on the models' tokenizers.
+
+        Raises OutputError if the output is one of the inputs or a file of a model.
         """
         if self.resume and (run or inputs):
             return self._resumed(form, run, inputs, models, weights=weights)
@@ -264,7 +267,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         *,
         weights: bool,
     ) -> Iterator[Callable[..., None]]:
-        """Yield a function that keeps the rows of a run until all are there; exit if they are."""
+        """Yield a function that writes the rows of a resumable run; exit if they are complete."""
         from bertcli.runs.row_run import RowTarget, open_rows
 
         run = self._resumable_run(reader_run, read, models, weights=weights)
@@ -290,7 +293,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         *,
         weights: bool,
     ) -> "RowRun":
-        """Return the run with what its rows depend on: options, files of models, inputs."""
+        """Return the run with everything its rows depend on: options, model files and inputs."""
         from bertcli.runs.identity import Inputs, files_of_results, files_of_tokenizer
         from bertcli.runs.row_run import RowRun
 
@@ -300,7 +303,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             if name not in NOT_OF_ROWS
         }
         fingerprint: dict[str, Any] = {"options": options}
-        files: list[Path] = []  # of the model
+        files: list[Path] = []  # files of the models
         for folder in (model.folder() for model in models):
             digests = files_of_results if weights else files_of_tokenizer
             fingerprint |= {"model": folder.name, **digests(folder)}
@@ -317,7 +320,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
 
 
 def interrupted_note(committed: int, option: str) -> str:
-    """Return what is said after an interrupt: how many records the next run need not repeat."""
+    """Return the note shown after an interrupt, with the number of committed records."""
     if not committed:
         return "interrupted before anything was committed: the next run starts over"
     records = counted(committed, "record is", "records are")
@@ -325,19 +328,19 @@ def interrupted_note(committed: int, option: str) -> str:
 
 
 class RowOutput(OutputOptions):
-    """The output of commands that write rows."""
+    """Output of commands that write rows."""
 
     format = format_option("table", *ROW_CHOICES)
 
 
 class LineOutput(OutputOptions):
-    """The output of commands that write rows, or their text alone."""
+    """Output of commands that write rows, or only their text."""
 
     format = format_option(TXT, "table", *ROW_CHOICES)
 
 
 class TextOutput(OutputOptions):
-    """The output of commands that write texts, and rows of them."""
+    """Output of commands that write texts or rows of texts."""
 
     format = format_option(
         TXT,
@@ -348,18 +351,18 @@ class TextOutput(OutputOptions):
 
 
 class VectorOutput(OutputOptions):
-    """The output of commands that write vectors."""
+    """Output of commands that write vectors."""
 
     format = format_option("table", *VECTOR_CHOICES)
 
 
 class ReportOutput(OutputOptions):
-    """The output of commands that write one report."""
+    """Output of commands that write a single report."""
 
     format = format_option("table", JSONL, JSON)
 
     def open(self, form: str, *inputs: Any, **more: Any) -> Any:
-        """Open the writer of a report, which is one JSON object also in a file named .json."""
+        """Open the writer of a report. jsonl and json both write one JSON object."""
         return super().open(JSON if form == JSONL else form, *inputs, **more)
 
 
@@ -377,7 +380,11 @@ def format_of_output(path: Path, allowed: Sequence[str]) -> str:
 
 
 def allowed_form(form: str, allowed: Sequence[str]) -> str:
-    """Return the format. Raises BertcliError when it cannot be written."""
+    """Return the format.
+
+    Raises UsageError if this command cannot write it, and an error if a package that the format
+    requires is missing.
+    """
     if form not in allowed:
         raise UsageError(
             f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}"
@@ -388,22 +395,22 @@ def allowed_form(form: str, allowed: Sequence[str]) -> str:
 
 
 class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
-    """The console that writes messages to stderr."""
+    """Verbosity of the messages on stderr."""
 
     quiet = flag("Suppress notes, warnings and progress.", "--quiet", "-q", envvar="BERTCLI_QUIET")
     verbose = flag("Show details.", "--verbose", "-v")
 
     def __post_init__(self) -> None:
-        """Show the messages of the library too. UsageError for both options."""
+        """Send the library's messages to this console. Raises UsageError for --quiet --verbose."""
         if self.quiet and self.verbose:
             if not os.environ.get("BERTCLI_QUIET"):
                 raise UsageError("--quiet cannot be combined with --verbose")
-            self.quiet = False  # the option is stronger than the environment
+            self.quiet = False  # --verbose overrides BERTCLI_QUIET
         vars(LOG).update(write=self.write)
 
 
 def _show_versions(asked: bool) -> None:
-    """Print the versions that decide the numbers, read from metadata: nothing is imported."""
+    """Print the versions that affect results. They are read from metadata, without imports."""
     if not asked:
         return
     from bertcli.versions import __version__, versions
@@ -416,7 +423,7 @@ def _show_versions(asked: bool) -> None:
 
 
 class VersionOptions(OptionGroup):
-    """The versions."""
+    """The --version option."""
 
     version = flag(
         "Show versions and exit.", "--version", "-V", is_eager=True, callback=_show_versions
@@ -450,7 +457,7 @@ class ComputeOptions(OptionGroup, panel=COMPUTE, of=Compute):
 
 
 class FolderOptions(OptionGroup, panel=OUTPUT):
-    """The output folder."""
+    """Output folder."""
 
     output: Path = option(
         "Output folder. Written completely or not at all.", "DIR", "--output", "-o"
@@ -458,17 +465,17 @@ class FolderOptions(OptionGroup, panel=OUTPUT):
     overwrite = flag("Replace a folder that this command wrote.")
 
     def __post_init__(self) -> None:
-        """Refuse a name that tokenizers could not open afterwards."""
+        """Raise UsageError for a name that is not UTF-8, which tokenizers cannot open."""
         if not is_text(str(self.output)):
             raise UsageError(f"--output {str(self.output)!r} is not UTF-8", "choose another name")
 
 
 def field_option(about: str, envvar: str | None = None) -> Any:
-    """Return an option that names a field of the input."""
+    """Return an option for the name of an input field, with completion."""
     return option(about, "NAME", envvar=envvar, complete=complete_field)
 
 
-# Options that several groups have.
+# Options shared by several groups.
 TEXTS = argument("Texts (default: read --input or stdin).", "TEXT...")
 FORMAT_OF_FILES = option("auto: by the suffix.", default="auto", annotation=InputFormat)
 TEXT_FIELD = field_option(
@@ -529,12 +536,12 @@ NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null",
 def source_of(
     *groups: OptionGroup, named: list[str] | None = None, objects: bool = False, **values: Any
 ) -> Input:
-    """Return the source that these options describe: texts, files or stdin.
+    """Return the input that these options describe: texts, files or stdin.
 
-    ``named`` are the files, where no option is --input; of ``objects`` stdin is JSONL. ``values``
-    are the fields of the source that have no option of their name.
+    ``named`` are the input files, if they are not given by --input. With ``objects``, stdin is
+    read as JSONL. ``values`` are fields of `Input` that override the options or have none.
 
-    Raises UsageError when nothing is named and stdin is a terminal.
+    Raises UsageError if no input is given and stdin is a terminal.
     """
     options = {name: value for group in groups for name, value in vars(group).items()}
     texts = tuple(values.get("texts", options.get("texts")) or ())
@@ -556,7 +563,7 @@ def source_of(
         "texts": texts,
         "paths": paths,
         "list_file": listed,
-        "null": null and listed is None,  # else it is of the list of names
+        "null": null and listed is None,  # with --files-from, it applies to the list of names
         "format": JSONL if objects and form == "auto" and paths == ("-",) else form,
         "keep": options.get("keep_fields"),
         "join": unescaped(options.get("join")),
@@ -566,7 +573,7 @@ def source_of(
 
 
 def input_of(*groups: OptionGroup, **values: Any) -> Input:
-    """Return the input with the options of groups, and with others that no option has."""
+    """Return the `Input` with the options of these groups; ``values`` override them."""
     names = option_names()
     options = {
         name: value for group in groups for name, value in vars(group).items() if name in names
@@ -575,17 +582,20 @@ def input_of(*groups: OptionGroup, **values: Any) -> Input:
 
 
 def unescaped(text: str | None) -> str | None:
-    r"""Return an option's text with the line ends and tabs that \n and \t stand for."""
+    r"""Return an option's text with \n and \t replaced by a line end and a tab."""
     return text and text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
-    """Return the reader of the source that these options describe, see `source_of`."""
+    """Return the reader of the input that these options describe, see `source_of`."""
     return reader_from(source_of(*groups, **values), groups[0].command_options)
 
 
 def reader_from(source: Input, options: Mapping[str, Any] = {}) -> Reader:
-    """Return the reader of a source, see `refuse_file_as_text`; ``options`` are the command's."""
+    """Return the reader of an input. ``options`` are the command's options.
+
+    Raises UsageError if the only text is a file or folder, see `refuse_file_as_text`.
+    """
     texts = [text for text in (*source.texts, source.pair) if isinstance(text, str)]
     arguments = options.get("texts") or options.get("queries") or ()
     if len(arguments) == len(texts) == 1:
@@ -596,7 +606,7 @@ def reader_from(source: Input, options: Mapping[str, Any] = {}) -> Reader:
 
 
 def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -> None:
-    """Raise UsageError where the only text is the name of a folder, or of a file of records."""
+    """Raise UsageError if the only text is the name of a folder or of an existing input file."""
     if len(texts) != 1:
         return
     (name,) = texts
@@ -614,7 +624,7 @@ def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -
 
 
 def reading_option(options: Mapping[str, Any]) -> str:
-    """Return the option that reads a file: of a search without a corpus, that of the corpus."""
+    """Return the option that reads a file: --corpus for a search without a corpus, else -i."""
     searches = "corpus" in options and "vectors" in options
     if searches and not (options["corpus"] or options["vectors"]):
         return "--corpus"
@@ -622,7 +632,7 @@ def reading_option(options: Mapping[str, Any]) -> str:
 
 
 def files_given(files: list[str] | None, inputs: list[str] | None) -> list[str]:
-    """Return the files of the arguments, or else of --input. UsageError if there are none."""
+    """Return the files given as arguments, or else by --input. Raises UsageError if none is."""
     given = files or inputs
     if not given:
         raise UsageError("no input", "give FILE, or -i FILE")
@@ -630,7 +640,7 @@ def files_given(files: list[str] | None, inputs: list[str] | None) -> list[str]:
 
 
 def file_given(file: str | None, inputs: list[str] | None) -> str:
-    """Return the only file, see `files_given`. UsageError if there are more."""
+    """Return the one file given, see `files_given`. Raises UsageError for more than one."""
     given = files_given([file] if file else None, inputs)
     if len(given) > 1:
         raise UsageError(f"--input was given {len(given)} times", "this command reads one file")
@@ -638,7 +648,7 @@ def file_given(file: str | None, inputs: list[str] | None) -> str:
 
 
 def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
-    """Return the options that name fields; what the environment sets asks for none."""
+    """Return the field options that were given, such as --id-field, except by the environment."""
     return tuple(
         f"--{name.replace('_', '-')}"
         for group in groups
@@ -650,7 +660,7 @@ def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
 
 
 class TaskFileOptions(OptionGroup, panel=INPUT, of=Input):
-    """Where records are read from, of any fields."""
+    """Input records with any fields."""
 
     input = FILES
     files_from = FILES_FROM
@@ -669,7 +679,7 @@ class TaskFileOptions(OptionGroup, panel=INPUT, of=Input):
 
 
 class InputOptions(TaskFileOptions, of=Input):
-    """Where texts and pairs are read from."""
+    """Input texts and pairs."""
 
     texts: list[str] | None = TEXTS
     input_format = option(
@@ -691,18 +701,18 @@ class InputOptions(TaskFileOptions, of=Input):
     pre_split = flag("Texts are already split into words: JSON lists, or separated by white space.")
 
     def refuse_kept_fields(self, form: str) -> None:
-        """Raise UsageError for --keep-fields where a format of arrays has no place for them."""
+        """Raise UsageError for --keep-fields with an array format, which stores no fields."""
         if self.keep_fields and form in ARRAYS:
             raise UsageError(
                 f"{form} cannot hold the fields of --keep-fields", "use -f jsonl, csv or parquet"
             )
 
     def reader(self, **changes: Any) -> Reader:
-        """Return the reader of the texts, files or stdin that were given."""
+        """Return the reader of the given texts, files or stdin."""
         return reader_from(self.source(**changes), self.command_options)
 
     def source(self, **changes: Any) -> Input:
-        """Return the texts, files or stdin that were given."""
+        """Return the given texts, files or stdin. Raises UsageError for more than one --pair."""
         if self.pair and len(self.pair) > 1:
             raise UsageError(
                 f"--pair was given {len(self.pair)} times, but BERT takes at most two sentences",

@@ -1,4 +1,4 @@
-"""What the shell completes: models, and the fields of files that were given before."""
+"""Shell completion of model names, and of the field names of a file given earlier."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -8,12 +8,12 @@ import typer
 
 from bertcli.model_folder.hub_cache import cached_models, known_models
 
-# Parameters that name files of records, those of a corpus first.
+# Parameters that take input files, corpora first.
 FILE_PARAMETERS = ("corpus", "files", "file", "input", "pairs", "queries")
 
 
 def completed(*names: str) -> Callable[[str], list[str]]:
-    """Return what completes an option whose value is mostly one of these."""
+    """Return a completion function for an option with these common values."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -22,31 +22,31 @@ def completed(*names: str) -> Callable[[str], list[str]]:
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Return the models that are installed or in the cache."""
+    """Complete the name of an installed or cached model."""
     return completed(*known_models())(incomplete)
 
 
 def complete_cached(incomplete: str) -> list[str]:
-    """Return the models in the cache."""
+    """Complete the name of a cached model."""
     return completed(*cached_models())(incomplete)
 
 
 def complete_field(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the fields of the first file that was given before; several are joined by commas."""
+    """Complete a field name, or a comma-separated list, from the first file given earlier."""
     options = dict(context.params)
     for name in {"file", "files"} & options.keys():
-        # The parser stops at an option without a value, before it gives arguments a name.
+        # At an option without a value, Typer has not yet assigned arguments to parameters.
         options[name] = options[name] or context.args
     return _fields_of(_first_file(options, FILE_PARAMETERS), options, incomplete)
 
 
 def complete_query_field(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the fields of the file of queries, see `complete_field`."""
+    """Complete a field name of the query file, see `complete_field`."""
     return _fields_of(_first_file(context.params, ("input",)), context.params, incomplete)
 
 
 def _fields_of(file: str, options: Mapping[str, Any], incomplete: str) -> list[str]:
-    """Return completions; none for stdin, pipes, and what cannot be read."""
+    """Return the completions; none for stdin, pipes and unreadable files."""
     from bertcli.errors import BertcliError
     from bertcli.records.field_names import MAX_BYTES, field_names
     from bertcli.records.input import Input, input_files
@@ -69,7 +69,7 @@ def _fields_of(file: str, options: Mapping[str, Any], incomplete: str) -> list[s
 
 
 def _first_file(options: Mapping[str, Any], parameters: Iterable[str]) -> str:
-    """Return the first file of the parameters as the shell would expand it, or else stdin."""
+    """Return the first file in these parameters, after shell expansion; "-" if there is none."""
     for parameter in parameters:
         value = options.get(parameter)
         paths = [value] if isinstance(value, str) else value

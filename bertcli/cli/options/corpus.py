@@ -1,4 +1,4 @@
-"""Texts whose vectors are compared: their files as options, and what makes their vectors."""
+"""Input files of commands that compare the vectors of texts, and the model for the vectors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FileOptions(OptionGroup, panel=INPUT, of=Input):
-    """The texts to compare."""
+    """Files with the texts to compare."""
 
     files: list[str] | None = argument("Files with texts.", "FILE...")
     input = FILES
@@ -44,15 +44,15 @@ class FileOptions(OptionGroup, panel=INPUT, of=Input):
     max_record_bytes = MAX_RECORD_BYTES
 
     def __post_init__(self) -> None:
-        """Take the files of --input where no arguments are given."""
+        """Use the files of --input if no arguments are given."""
         self.files = files_given(self.files, self.input)
 
     def inputs(self, reader: Reader) -> list[str | Path]:
-        """Return the files that are read."""
+        """Return the files that the command reads: texts and vectors."""
         return [*reader.source.paths, *filter(None, [self.vectors])]
 
     def search(self, reader: Reader, model: ModelOptions, compute: ComputeOptions) -> "Search":
-        """Open the model of the vectors of these texts."""
+        """Return the search over the vectors of these texts, with its model."""
         from bertcli.embedding.options import EmbedOptions
         from bertcli.retrieval.search import Search, SearchOptions
 

@@ -1,4 +1,4 @@
-"""Groups of options: the parameters of commands, from which they make records of the library.
+"""Option groups: classes that declare the options of commands and fill the library's records.
 
     class CutOptions(OptionGroup, panel=LAYOUT, of=Layout):
         max_length = number("Tokens of a text.")     # type and default as in Layout
@@ -6,8 +6,9 @@
 
     def tokenize(cut: CutOptions, messages: ConsoleOptions) -> None: ...
 
-`command` makes a command for Typer from a function of groups, `record` a record of the library from
-groups. Annotations of groups are objects, not strings, because Typer reads them at each start.
+`command` turns a function of option groups into a Typer command. `record` fills a record of the
+library from option groups. Annotations of group attributes are evaluated, not strings, because
+Typer reads them at every start.
 """
 
 import inspect
@@ -41,32 +42,33 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-# Panels that several groups share.
+# Help panels shared by several groups.
 MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
 LAYOUT, COMPUTE = "Length and special tokens", "Computation"
 
 
 class Declaration(NamedTuple):
-    """An option as a class attribute: Typer's description, and its annotation and default.
+    """An option as a class attribute: Typer's description, the type and the default.
 
-    An annotation or a default of the record that the group is made ``of`` replaces these.
+    If the group is made ``of`` a record, the record's type and default replace these.
     """
 
     info: Any
     annotation: Any = str | None
-    default: Any = MISSING  # then None if the annotation allows it; otherwise it is required
+    default: Any = MISSING  # None if the annotation allows it, else the option is required
 
 
 class OptionGroup:
-    """Options that belong together: class attributes, in the order of --help.
+    """Base class of option groups. Its class attributes are options, in the order of --help.
 
-    ``panel`` is the heading above them. With ``of``, a record of the library, options take the
-    types and the defaults of its fields of the same name, unless the group annotates them.
+    ``panel`` is the heading of the group in the help. ``of`` is a record class of the library:
+    options take the type and default of its field of the same name, unless the group annotates
+    them.
     """
 
     PANEL: ClassVar[str | None] = None
     OPTIONS: ClassVar[dict[str, inspect.Parameter]] = {}
-    command_options: Mapping[str, Any] = {}  # all options of the command
+    command_options: Mapping[str, Any] = {}  # all options of the command, of every group
 
     def __init_subclass__(cls, panel: str | None = None, of: Any = None) -> None:
         cls.PANEL = panel or cls.PANEL
@@ -97,7 +99,7 @@ class OptionGroup:
 
 
 def _types_and_defaults(of: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the types and the defaults of a record's fields, and of those of records in it."""
+    """Return the types and defaults of a record's fields, including those of nested records."""
     types = get_type_hints(of)
     defaults = {field.name: field.default for field in fields(of)}
     for annotation in [*types.values()]:
@@ -111,12 +113,12 @@ def _types_and_defaults(of: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 def _parameter(
     name: str, info: Any, annotation: Any, default: Any, panel: str | None
 ) -> inspect.Parameter:
-    """Return the parameter of a command that Typer turns into an option."""
+    """Return the command parameter from which Typer builds an option."""
     if default is MISSING:
         is_optional = NoneType in get_args(annotation)
         default = None if is_optional else inspect.Parameter.empty
     if default is False and not info.param_decls:
-        info.param_decls = (f"--{name.replace('_', '-')}",)  # without --no-
+        info.param_decls = (f"--{name.replace('_', '-')}",)  # no --no- variant
     if isinstance(info, OptionInfo):
         info.rich_help_panel = info.rich_help_panel or panel
     return inspect.Parameter(
@@ -137,9 +139,9 @@ def option(
     panel: str | None = None,
     **more: Any,
 ) -> Any:
-    """Return an option with a value: what ``metavar`` names, or one of the choices of its type."""
+    """Return an option with a value. ``metavar`` is the placeholder of the value in the help."""
     more |= {"autocompletion": complete, "rich_help_panel": panel}
-    more.setdefault("case_sensitive", False)  # `--padding True` is what Python writes
+    more.setdefault("case_sensitive", False)  # accepts `--padding True`, as written in Python
     info = typer.Option(..., *names, metavar=metavar, help=about, **more)
     return Declaration(info, annotation, default)
 
@@ -153,34 +155,34 @@ def number(
     annotation: Any = int | None,
     **more: Any,
 ) -> Any:
-    """Return an option that takes a number from ``low`` to ``high``."""
+    """Return an option that takes an integer from ``low`` to ``high``."""
     return option(about, metavar, *names, annotation=annotation, min=low, max=high, **more)
 
 
 def decimal(about: str, **more: Any) -> Any:
-    """Return an option that takes a number with decimals, from 0."""
+    """Return an option that takes a non-negative decimal number."""
     return number(about, low=0, metavar="X", annotation=float | None, **more)
 
 
 def argument(
     about: str, metavar: str | None = None, complete: Callable[..., Any] | None = None
 ) -> Any:
-    """Return an argument."""
+    """Return a positional argument."""
     return Declaration(typer.Argument(metavar=metavar, help=about, autocompletion=complete))
 
 
 def flag(about: str, *names: str, default: bool | None = False, **more: Any) -> Any:
-    """Return an option without a value. --no- turns it off if it is not off by default."""
+    """Return an option without a value. An option that is on by default has a --no- variant."""
     return option(about, None, *names, default=default, annotation=bool | None, **more)
 
 
 def command(
     function: Callable[..., None], help_options: Mapping[str, Any] = HELP
 ) -> Callable[..., None]:
-    """Return a function of option groups as a command for Typer, with all options as parameters.
+    """Return a Typer command for a function of option groups, with all options as parameters.
 
-    ``help_options`` are the options that show its help. Raises UsageError for values that the rules
-    of options exclude, and for numbers that are not finite.
+    ``help_options`` are the options that show the help. The command raises UsageError if the
+    options break a rule or a number is not finite.
     """
     groups = get_type_hints(function)
     groups.pop("return", None)
@@ -192,7 +194,7 @@ def command(
     @wraps(function)
     def run(**values: Any) -> None:
         for name, value in values.items():
-            if isinstance(value, float) and not isfinite(value):  # NaN is in every range
+            if isinstance(value, float) and not isfinite(value):  # Typer's range check accepts NaN
                 raise UsageError(f"--{name.replace('_', '-')} {value} is not a finite number")
         check_rules(RULES, values, defaults)
         arguments = {}
@@ -213,9 +215,9 @@ def command(
 
 
 def record(record_class: type[R], *groups: OptionGroup, **values: Any) -> R:
-    """Return a record of the library whose fields have the values of the options of their names.
+    """Return a record of the library, its fields filled from options of the same name.
 
-    ``values`` are the fields without an option of their name, or with another value.
+    ``values`` override options, or are fields without an option.
     """
     options: dict[str, Any] = {}
     for group in groups:

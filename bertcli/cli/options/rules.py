@@ -1,9 +1,9 @@
-"""Which options exclude or require others: a table that holds for every command.
+"""Rules on which options exclude or require others, for every command.
 
     Rule("--rerank", EXCLUDES, ("--mine",), "hint")
 
-An option is written as users type it; with a value (`--engine ray`), the rule is about that value.
-A rule applies to each command that has its options.
+Options are written as users type them. A rule with a value (`--engine ray`) applies to that value
+only. A rule applies to every command that has its options.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertcli.errors import UsageError
 
 
 class Relation(Enum):
-    """How an option relates to others, in the words of the message."""
+    """How an option relates to others. The value is the verb of the error message."""
 
     EXCLUDES = "cannot be combined with"
     REQUIRES = "requires"
@@ -32,7 +32,7 @@ UNUSED_WITHOUT = Relation.UNUSED_WITHOUT
 
 
 class Rule(NamedTuple):
-    """A relation of an option to other options, any of which is enough."""
+    """A relation between an option and other options, any one of which is enough."""
 
     option: str
     relation: Relation
@@ -41,7 +41,7 @@ class Rule(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Return the rule as a sentence: `--hybrid requires --corpus or --index`."""
+        """The rule as a sentence: `--hybrid requires --corpus or --index`."""
         *first, last = self.others
         others = f"{', '.join(first)} or {last}" if first else last
         return f"{self.option} {self.relation.value} {others}"
@@ -150,7 +150,7 @@ RULES = (
         "chunks are made of single texts, in their original characters",
     ),
 )
-# Parameters of the arguments that have no flag.
+# Parameter names of positional arguments, by metavar.
 ARGUMENTS = {"FILE": "file", "FILE...": "files", "TEXT": "texts", "QUERY": "queries"}
 
 
@@ -159,7 +159,7 @@ def check_rules(
 ) -> None:
     """Raise UsageError for the first rule that the values of a command's options break.
 
-    An option without effect is only a warning.
+    An option that has no effect causes only a warning.
     """
     for rule in rules:
         if is_given(rule.option, values, defaults) and is_broken(rule, values, defaults):
@@ -170,7 +170,7 @@ def check_rules(
 
 
 def is_broken(rule: Rule, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-    """Return True if the other options of a rule contradict its first, which is given."""
+    """Return True if the other options of a rule conflict with its first, which is given."""
     any_given = any(is_given(other, values, defaults) for other in rule.others)
     if rule.relation in (EXCLUDES, UNUSED_WITH):
         return any_given
@@ -179,7 +179,7 @@ def is_broken(rule: Rule, values: Mapping[str, Any], defaults: Mapping[str, Any]
 
 
 def is_given(option: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-    """Return True if an option has the value that a rule names, or is not at its default."""
+    """Return True if an option has the value stated in a rule, or differs from its default."""
     name = parameter_name(option)
     value = values.get(name)
     if option.startswith("--no-"):
@@ -191,7 +191,7 @@ def is_given(option: str, values: Mapping[str, Any], defaults: Mapping[str, Any]
 
 
 def parameter_name(option: str) -> str:
-    """Return the parameter of an option or argument: `--no-manifest` is `manifest`."""
+    """Return the parameter name of an option or argument: `--no-manifest` gives `manifest`."""
     flag = option.partition(" ")[0]
     if flag in ARGUMENTS:
         return ARGUMENTS[flag]
