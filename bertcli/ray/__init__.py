@@ -1,6 +1,6 @@
-"""Many files at once, on the workers of a Ray cluster: one output file per input file.
+"""Distributed runs: many files on the workers of a Ray cluster, one output file per input file.
 
-What is done with a file is what `bertcli embed` and `bertcli tokenize` do; Ray only moves work.
-`run` does one shard, plans which files are read and written, at `locations` here or on a remote
-file system, starts the cluster and its workers, and reports. Begin with `run`.
+Each file is processed as by `bertcli embed` or `bertcli tokenize`; Ray only distributes the work.
+`run` plans the shards, starts the cluster and its workers, processes shards and reports.
+`locations` lists and opens files here or on a remote file system. Begin with `run`.
 """

@@ -1,6 +1,6 @@
-"""Files of this machine or of a remote file system: listed and opened.
+"""List and open files on this machine or on a remote file system.
 
-A place is a path, or a URL that fsspec or Arrow knows: file://, s3://, gs://, hdfs://, ...
+A place is a path, or a URL that fsspec or Arrow supports: file://, s3://, gs://, hdfs://, ...
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bertcli.io.paths import public
 from bertcli.records.input import QUOTE
 
 LOCAL = "file://"
-HIDDEN = re.compile("/[._]")  # in what stands behind a folder
-ARROW = ("s3://", "gs://", "hdfs://", "abfss://")  # which Arrow reads without a package of its own
+HIDDEN = re.compile("/[._]")  # matched against the path within a folder
+ARROW = ("s3://", "gs://", "hdfs://", "abfss://")  # Arrow reads these without extra packages
 
 
 def is_local(place: str) -> bool:
-    """Tell whether a place is a path of this machine."""
+    """Return True if a place is a path on this machine."""
     return "://" not in place or place.startswith(LOCAL)
 
 
@@ -31,7 +31,7 @@ def local_path(place: str) -> Path:
 
 
 def output_place(path: Path) -> str:
-    """Return the folder that a path names: pathlib takes the second slash out of s3://bucket."""
+    """Return the place of an output folder. pathlib has turned s3://bucket into s3:/bucket."""
     scheme, colon, path_part = str(path).partition(":/")
     if colon and scheme == "file":
         path = Path("/", path_part)
@@ -41,10 +41,10 @@ def output_place(path: Path) -> str:
 
 
 def listed(pattern: str) -> list[str]:
-    """Return the files that a pattern names, in order: one, what a folder holds, or a glob.
+    """Return the files that match a pattern, sorted: a file, all files of a folder, or a glob.
 
-    Hidden files, and those whose name begins with "_" as Spark's marks do, are not data. Raises
-    InputError when there are none.
+    Hidden files and files whose name starts with "_" (such as Spark's markers) are left out.
+    Raises InputError if there are no files.
     """
     with filesystem(pattern) as (fs, path):
         if any(letter in path for letter in "*?[") and not fs.exists(path):
@@ -60,9 +60,9 @@ def listed(pattern: str) -> list[str]:
 
 
 def named(pattern: str, path: str) -> str:
-    """Return the name of a file that the file system of a pattern calls ``path``.
+    """Return the public name of the file ``path`` in the file system of a pattern.
 
-    Outputs and manifests are named by it: it has nothing of what opens the file system, such as
+    Outputs and manifests use this name. It contains no credentials or query, as in
     s3://key:secret@bucket or ?region=...
     """
     scheme = pattern.partition("://")[0]
@@ -75,7 +75,7 @@ def named(pattern: str, path: str) -> str:
 def filesystem(place: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a place, with fsspec's methods, and the path within it.
 
-    Raises InputError for errors of file systems: unknown scheme, missing package, no access.
+    Raises InputError for file system errors: unknown scheme, missing package, no access.
     """
     try:
         import fsspec

@@ -1,7 +1,7 @@
-"""A run on a cluster: the shards that are planned, the workers that make them, and what they did.
+"""A run on a cluster: plan shards, process them on workers, and report the results.
 
-A shard is an input file and its output file. A worker has one at a time, may be killed at any
-instant, and is replaced when it dies.
+A shard is an input file and its output file. A worker processes one shard at a time. It may be
+killed at any instant; a worker that dies is replaced.
 """
 
 from __future__ import annotations
@@ -51,48 +51,48 @@ if TYPE_CHECKING:
 # --- one shard ---
 
 MANIFEST = ".manifest.json"
-DEAD = ".errors.jsonl"  # why records of a shard were skipped
+DEAD = ".errors.jsonl"  # suffix of the file with the errors of skipped records
 
 
 class Shard(NamedTuple):
     """An input file and its output file."""
 
-    source: str  # as it is named
+    source: str  # public name of the input, as in manifests
     output: str
     pattern: str  # opens the file system of the source
-    path: str  # of the source, there
+    path: str  # path of the source in that file system
 
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a shard, as it is sent by the worker."""
+    """The result of a shard, sent by the worker."""
 
     shard: Shard
-    by: dict[str, Any]  # what all shards depend on
+    by: dict[str, Any]  # identity of the model and options, equal for all shards
     tally: TokenCounts
     skipped: int
-    max_length: int | None  # to which texts were truncated
-    sha256: str  # of the output
-    passed_over: bool  # an earlier run had made it
+    max_length: int | None  # truncation limit in tokens
+    sha256: str  # digest of the output
+    passed_over: bool  # True if an earlier run had completed the shard
 
 
 @dataclass
 class ShardWorker:
-    """Makes shards by a job."""
+    """Processes the shards of a job."""
 
     job: ShardJob
 
     @cached_property
     def loaded(self) -> ReadyJob:
-        """What the job needs, loaded by the first shard, so that a failure has somebody to tell."""
+        """The model or tokenizer, loaded with the first shard, so that errors are reported."""
         return self.job.open()
 
     def make(self, shard: Shard) -> Done:
-        """Make a shard's output, unless it is there. Raises BertcliError when that fails."""
+        """Write the output of a shard unless it is complete. Raises BertcliError if this fails."""
         source: dict[str, Any] = {"place": shard.source}
         with filesystem(shard.pattern) as (fs, _):
             source["bytes"] = int(fs.size(shard.path))
-            if is_local(shard.pattern):  # elsewhere it would have to be fetched
+            if is_local(shard.pattern):  # hashing a remote file would download it
                 source["sha256"] = sha256(Path(shard.path))
         now = as_json({"by": self.loaded.by, "source": source})
         output = local_path(shard.output)
@@ -100,7 +100,7 @@ class ShardWorker:
         manifest = {} if replaces else _manifest(shard)
         with filesystem(shard.output) as (fs, path):
             exists = not replaces and fs.exists(path)
-        # What begins an output of a shard is its manifest, or the journal of its vectors.
+        # A manifest or a journal shows that the output belongs to an earlier run of this shard.
         is_begun = OutputFiles(output).is_interrupted
         if exists and not ("shard" in manifest or is_begun):
             raise not_resumable(public(shard.output))
@@ -111,7 +111,7 @@ class ShardWorker:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
                 self._make(shard, Path(scratch), {"shard": now})
             manifest = _manifest(shard)
-        if "counts" not in manifest:  # another run, which holds no lock here, has begun it anew
+        if "counts" not in manifest:  # another run, which holds no lock here, has restarted it
             raise OutputError(
                 f"{public(shard.output)}: another bertcli is writing it",
                 "wait for it to end, or choose another name",
@@ -144,7 +144,7 @@ class ShardWorker:
         letters.unlink(missing_ok=True)
 
         def put_letter(message: str) -> None:
-            """Write why a record was skipped."""
+            """Record why a record was skipped."""
             with letters.open("a", encoding="utf-8") as file:
                 reason = message.replace(path, shard.source)
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
@@ -159,15 +159,15 @@ class ShardWorker:
             with filesystem(shard.output) as (fs, remote):
                 folder = remote.rsplit("/", 1)[0]
                 fs.makedirs(folder, exist_ok=True)
-                # A run that is killed behind this line goes on.
+                # From here on, a killed run is continued by the next one.
                 fs.pipe_file(remote + MANIFEST, json.dumps(about).encode())
-                # The manifest is the last: it says that the others are there.
+                # The manifest is uploaded last: it shows that the other files are complete.
                 for file in sorted(output.parent.iterdir(), key=manifest.__eq__):
                     fs.put_file(str(file), f"{folder}/{file.name}")
 
 
 def _manifest(shard: Shard) -> dict[str, Any]:
-    """Return the manifest of a shard; it has counts when the output was whole."""
+    """Return the manifest of a shard. It has counts if the output is complete."""
     with filesystem(shard.output + MANIFEST) as (fs, path):
         return object_in(fs.cat_file(path) if fs.exists(path) else None)
 
@@ -176,25 +176,25 @@ About = Mapping[str, Any]
 
 
 class ReadyJob(NamedTuple):
-    """What a job needs: a model or a tokenizer."""
+    """The loaded model or tokenizer of a job."""
 
     model: Any
-    by: dict[str, Any]  # what the bytes depend on, besides the texts
-    max_length: int | None  # the length that truncation keeps
+    by: dict[str, Any]  # what the output bytes depend on, besides the texts
+    max_length: int | None  # truncation limit in tokens
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What to do with each shard, and how the files are read."""
+    """A computation that runs on every shard, and how the input files are read."""
 
-    model: Callable[..., ModelFolder]  # every worker finds it where it runs
+    model: Callable[..., ModelFolder]  # called on each worker's machine
     source: Input
-    overwrite: bool = field(default=False, kw_only=True)  # the outputs of an earlier run
+    overwrite: bool = field(default=False, kw_only=True)  # replaces outputs of earlier runs
 
 
 @dataclass(frozen=True)
 class EmbedJob(_Job):
-    """Texts to vectors."""
+    """Compute vectors of texts."""
 
     options: EmbedOptions
     form: str
@@ -210,7 +210,7 @@ class EmbedJob(_Job):
         return ReadyJob(embedder, by, embedder.max_length)
 
     def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
-        """Write vectors, and their manifest."""
+        """Write the vectors of a shard and their manifest."""
         from bertcli.runs.vector_run import VectorRun, VectorTarget
 
         target = VectorTarget(
@@ -225,13 +225,13 @@ class EmbedJob(_Job):
 
 @dataclass(frozen=True)
 class TokenizeJob(_Job):
-    """Texts to token ids."""
+    """Compute token ids of texts."""
 
     layout: Layout
     form: str
     extra: tuple[str, ...] = ()
     parse_special: bool = True
-    window: int = WINDOW  # records that are padded together
+    window: int = WINDOW  # records that are sorted by length and padded together
 
     def open(self) -> ReadyJob:
         """Load the tokenizer."""
@@ -247,12 +247,12 @@ class TokenizeJob(_Job):
         return ReadyJob(tokenizer, by, tokenizer.cut_at(self.layout))
 
     def make(self, loaded: Tokenizer, reader: Reader, output: Path, about: About) -> None:
-        """Write token ids, and their manifest."""
+        """Write the token ids of a shard and their manifest."""
         task = Task(self.layout, self.extra, self.form)
         run = task.run(reader, loaded, self.window)
         files = OutputFiles(output)
         with files.locked():
-            # A run that is killed after the output has its name is known by this manifest.
+            # If the run is killed after the output was renamed, this manifest identifies it.
             with (
                 files.new_output(json_text(about)) as raw,
                 packed(output, raw) as file,
@@ -280,16 +280,16 @@ ShardJob = EmbedJob | TokenizeJob
 
 
 def plan(source: Input, output: str, form: str) -> list[Shard]:
-    """Return the shards of a source's patterns: one file out, in the same order, for each one in.
+    """Return the shards of the patterns of a source: one output file per input file, in order.
 
-    What a folder holds keeps its place in it. Raises InputError for patterns that name nothing, or
-    files with one output.
+    Outputs keep the folder structure of the input. Raises UsageError for input that is not files,
+    and InputError for patterns that match nothing or several inputs with the same output.
     """
     if source.texts or "-" in source.paths:
         raise UsageError(
             f"{option('engine', 'ray')} reads files only", "give folders, globs or files with -i"
         )
-    files = {  # each of a host once
+    files = {  # without duplicates: each path of a host once
         (pattern.partition("://")[2].partition("/")[0], path): (pattern, path)
         for pattern in source.paths
         for path in listed(pattern)
@@ -300,7 +300,7 @@ def plan(source: Input, output: str, form: str) -> list[Shard]:
     names = [named(*address) for address in files.values()]
     base = os.path.commonpath([os.path.dirname(file) for file in names])
     folder = output.rstrip("/")
-    shards: dict[str, Shard] = {}  # of each output
+    shards: dict[str, Shard] = {}  # output -> its shard
     for file, address in zip(names, files.values(), strict=True):
         name = os.path.relpath(file, base)
         for suffixes in (PACKED, INPUT_SUFFIXES):
@@ -322,22 +322,22 @@ def plan(source: Input, output: str, form: str) -> list[Shard]:
 
 # --- the workers ---
 
-RETRIES = 3  # of a shard whose worker has died
+RETRIES = 3  # maximum retries of a shard whose worker died
 
 
 @dataclass(frozen=True)
 class ShardRun:
-    """Shards that a pool of workers makes on the cluster that is joined."""
+    """Shards to process with a pool of workers on the connected cluster."""
 
     job: ShardJob
     shards: Sequence[Shard]
     pool: Pool
 
     def execute(self, show: Show = show_nothing) -> list[Done]:
-        """Make the shards, and return what was done.
+        """Process the shards and return their results.
 
-        A worker has one shard at a time, and is replaced when it dies. Raises BertcliError as soon
-        as a worker does: what is done stays, and the next run goes on.
+        A worker processes one shard at a time, and is replaced if it dies. Raises BertcliError as
+        soon as a worker does; completed shards stay, and the next run continues.
         """
         import ray
         from ray.util import ActorPool
@@ -368,13 +368,13 @@ class ShardRun:
         return done
 
 
-# --- what they did ---
+# --- results ---
 
 NAME = "manifest.json"
 
 
 def totals(done: Sequence[Done]) -> TokenCounts:
-    """Return the counts of all shards together."""
+    """Return the summed counts of all shards."""
     tally = TokenCounts()
     for shard in done:
         tally.merge(shard.tally)
@@ -382,7 +382,7 @@ def totals(done: Sequence[Done]) -> TokenCounts:
 
 
 def put_manifest(folder: str, done: Sequence[Done]) -> None:
-    """Write the manifest of a whole run beside its shards, in the order of their names."""
+    """Write the manifest of the run next to its shards, sorted by output name."""
     base = folder.rstrip("/")
     ordered = sorted(done, key=lambda result: result.shard.output)
     value = {
@@ -407,7 +407,7 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
 
 
 def told(done: Sequence[Done], seconds: float) -> str:
-    """Describe how much was done, and how fast."""
+    """Return a line with the amount of work done and its speed."""
     new = [result for result in done if not result.passed_over]
     tally = totals(new)
     return (
@@ -418,22 +418,23 @@ def told(done: Sequence[Done], seconds: float) -> str:
 
 # --- the cluster ---
 
-PATIENCE = 10.0  # seconds that a cluster may take to answer
-MOST_CPUS = 4  # of a worker, unless asked for: small models gain little from more
+PATIENCE = 10.0  # seconds to wait for a cluster's answer
+MOST_CPUS = 4  # default CPUs of a worker: small models gain little from more
 
 
 @dataclass(frozen=True)
 class Pool:
-    """How many workers there are, and the resources of each. None: decided by the cluster."""
+    """Number of workers and the resources of each. None: decided by the cluster."""
 
     workers: int | None = None
     cpus: int | None = None
     gpus: float | None = None
 
     def on(self, nodes: list[dict[str, float]]) -> Pool:
-        """Return the pool that fits on nodes of these resources: one worker a GPU, or 4 CPUs.
+        """Return the pool for nodes with these resources: one worker per GPU, or per 4 CPUs.
 
-        Raises UsageError when what is asked for is not there: Ray would wait for it for ever.
+        Raises UsageError if the cluster lacks the requested resources, for which Ray would wait
+        forever.
         """
         gpus = self.gpus
         if gpus is None:
@@ -457,10 +458,10 @@ class Pool:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
-    """Join the cluster at an address, or start one on this machine; yield its nodes' resources.
+    """Connect to the cluster at an address or start one here; yield the resources of its nodes.
 
-    ``auto`` is the cluster that runs here; without an address, RAY_ADDRESS is followed. Raises
-    BertcliError when there is none, or Ray is not installed.
+    ``auto`` is a cluster that runs on this machine. Without an address, RAY_ADDRESS is used.
+    Raises BertcliError if there is no cluster or Ray is not installed.
     """
     if find_spec("ray") is None:
         raise BertcliError(f"{option('engine', 'ray')} needs Ray", install_command("ray"))
@@ -471,7 +472,7 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     with redirect_stdout(sys.stderr):
         try:
             parts = urlsplit(address if "://" in address else f"//{address}")
-            if address not in ("local", "auto") and parts.hostname:  # Ray would retry for minutes
+            if address not in ("local", "auto") and parts.hostname:  # Ray retries for minutes
                 socket.create_connection((parts.hostname, parts.port or 10001), PATIENCE).close()
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as failed:
