@@ -1,4 +1,4 @@
-"""Embedded records as rows of files of vectors, or of a stream."""
+"""Embedded records as rows of vector files or of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fields_of_block(block: EmbeddedBlock) -> Fields:
-    """Return all that a format with fields holds of records beside their vectors."""
+    """Return the fields that are written beside the vectors, in formats with fields."""
     records = block.records
     batch = block.batch
     others = records.extras
@@ -36,9 +36,10 @@ def fields_of_block(block: EmbeddedBlock) -> Fields:
 def stdout_writer(
     form: str, precision: str = "float32", terms: TermNames | None = None
 ) -> Iterator[Callable[[EmbeddedBlock], None]]:
-    """Yield a function that streams records to stdout, as they would be in a file.
+    """Yield a function that streams records to stdout, with the same bytes as in a file.
 
-    In CSV the first rows settle the columns. `refuse_stream` rejects what cannot be streamed.
+    The first rows determine the columns of CSV. `refuse_stream` rejects formats that cannot be
+    streamed.
     """
     with open_output(None) as file, writer_of(form)(file) as write:
 

@@ -1,12 +1,11 @@
-"""What the bytes of an output depend on: its inputs, the files of the model, the options.
+"""What the bytes of an output depend on: its inputs, the model files and the options.
 
     inputs = Inputs.of(reader.source, folder.model_files)
     inputs.described()      # name, bytes and sha256 of each
 
-A run is resumed, and a corpus searched, only if all of this is unchanged. Files are hashed before
-the first row, so that a change after the committed rows is found as well. Pipes and stdin cannot be
-read twice: only the committed records are compared (embed), or nothing is committed (all other
-commands).
+A run is resumed, or a corpus searched, only if all of this is unchanged. Files are hashed before
+the first row, so a change after the committed rows is detected too. Pipes and stdin cannot be read
+twice: `embed` compares only the committed records, and other commands commit nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ANOTHER = f"give {option('overwrite')}, or another name"
 
 
 def not_resumable(name: str) -> OutputError:
-    """Return the refusal of an output that no run which can be resumed has made."""
+    """Return the error for an existing output that was not written by a resumable run."""
     return OutputError(
         f"{name}: already exists, but has no manifest to resume from",
         f"give {option('overwrite')}, or choose another output",
@@ -46,15 +45,15 @@ def refuse_changed_file(
     error: type[BertcliError] = OutputError,
     hint: str = ANOTHER,
 ) -> None:
-    """Raise an error for a file that is not the one of which a manifest has the sha256."""
-    if not path.is_file() or sha256(path) != digest:  # a device may have no end
+    """Raise an error if a file is missing or its sha256 differs from the manifest's."""
+    if not path.is_file() or sha256(path) != digest:  # a device may be endless
         raise error(
             f"{path}: was changed after it was made: its sha256 differs from the manifest's", hint
         )
 
 
 def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise OutputError, naming each difference, when another run made what is there."""
+    """Raise OutputError with the differences if another run made the existing output."""
     before = flat(was)
     after = flat(now)
     different = [
@@ -70,7 +69,7 @@ def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return the values of nested objects by their paths: `options.dim`."""
+    """Return the values of nested objects by their dotted paths, such as `options.dim`."""
     values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:
@@ -81,7 +80,7 @@ def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what the bytes of a run depend on; None for a journal or manifest that is none."""
+    """Return what a run's bytes depend on; None if this is not a journal or manifest."""
     try:
         inputs = {file["name"]: file["sha256"] for file in run["inputs"]}
         return {**run["fingerprint"], "inputs": inputs}
@@ -91,7 +90,7 @@ def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
 
 # --- records and models ---
 
-# Keys of config.json that change the numbers of the same weights; what else does is an option.
+# Keys of config.json that change the results of the same weights. (Others are options.)
 NUMBERS = (
     "hidden_act",
     "is_decoder",
@@ -101,47 +100,47 @@ NUMBERS = (
     "position_embedding_type",
 )
 
-# Columns of `RecordBatch` that are digested: texts and pairs; with ids and other fields.
+# Number of `RecordBatch` columns in a digest: texts and pairs only, or also ids and other fields.
 TEXTS, READ = 2, 4
 
 
 class InputDigest:
-    """The sha256 of the records so far, so that a changed input is noticed on resuming."""
+    """The sha256 of the records read so far, which detects a changed input on resuming."""
 
     def __init__(self) -> None:
-        import hashlib  # 3 ms, which rows without --resume need not pay
+        import hashlib  # takes 3 ms, which commands without --resume need not pay
 
         self.sha256 = hashlib.sha256
         self.columns = [self.sha256() for _ in range(READ)]
         self.records = 0
 
     def add(self, records: Sequence[Record]) -> None:
-        """Take in records, as they were read: the repr of each of their values."""
+        """Add records to the digest, as the repr of each value."""
         for column, values in zip(self.columns, RecordBatch.of(records).columns, strict=False):
-            # A comma behind each, so that it does not matter how records are divided into blocks.
+            # Each value ends with a comma, so the digest does not depend on block boundaries.
             listed = repr([*(values or [None] * len(records)), 0])[1:-2]
             column.update(listed.encode())
         self.records += len(records)
 
     def of(self, columns: int = READ) -> str:
-        """Return the digest of the first columns, in hexadecimal."""
+        """Return the hexadecimal digest of the first columns."""
         digests = "".join(column.hexdigest() for column in self.columns[:columns])
         return self.sha256(digests.encode()).hexdigest()
 
     @property
     def texts(self) -> str:
-        """That of the texts and pairs alone, whatever else was read with them."""
+        """The digest of texts and pairs only, without ids and other fields."""
         return self.of(TEXTS)
 
 
 def files_of_model(folder: ModelFolder) -> dict[str, Any]:
-    """Return the sha256 of the files of a model that decide what it makes of a text."""
+    """Return the sha256 of the model files that affect vectors: weights and tokenizer."""
     inner = folder.encoder
     return {"weights": inner.weights.digests, "tokenizer": tokenizer_of(inner)}
 
 
 def files_of_results(folder: ModelFolder) -> dict[str, Any]:
-    """Return the sha256 of all files of a model, for what is made by a head or with a search."""
+    """Return the sha256 of all files of a model, for results of a head or a search."""
     inner = folder.encoder
     graphs = [inner / name for name in GRAPHS.values()]
     graphs += [graph.with_suffix(".bin") for graph in graphs]
@@ -159,18 +158,18 @@ def files_of_tokenizer(folder: ModelFolder) -> dict[str, Any]:
 
 
 def digests_of(folder: ModelFolder, paths: Sequence[Path]) -> dict[str, str]:
-    """Return the sha256 of those of the paths that are files, by their names within a folder."""
+    """Return the sha256 of each path that is a file, by its path relative to a folder."""
     files = dict.fromkeys(path for path in paths if path.is_file())
     return {path.relative_to(folder.path).as_posix(): sha256(path) for path in files}
 
 
 def tokenizer_of(folder: ModelFolder) -> dict[str, str]:
-    """Return the sha256 of the files of a folder that a tokenizer is made of, by name."""
+    """Return the sha256 of the tokenizer files of a folder, by name."""
     return {path.name: sha256(path) for path in folder.tokenizer_files}
 
 
 def numbers_of(config: BertConfig) -> dict[str, Any]:
-    """Return what the config says that changes the numbers of the same weights."""
+    """Return the config values that change the results of the same weights."""
     numbers = {name: getattr(config, name) for name in NUMBERS}
     if config.structure != BERT:
         numbers["structure"] = repr(config.structure)
@@ -179,31 +178,31 @@ def numbers_of(config: BertConfig) -> dict[str, Any]:
 
 # --- inputs ---
 
-ARGUMENTS = "arguments"  # the name of texts that are none of a file
+ARGUMENTS = "arguments"  # name of the input for texts given as arguments
 
-Described = dict[str, Any]  # name, bytes and sha256, of which the last two may be None
+Described = dict[str, Any]  # name, bytes and sha256; the last two may be None
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files that a run reads, ``-`` for stdin, or its texts; and what else it needs."""
+    """The files that a run reads (``-`` is stdin), or its texts, and the model files."""
 
     paths: Sequence[str] = ()
     texts: Sequence[str | None] = ()
-    lists: Sequence[Path] = ()  # files with names of the paths
-    cached: Sequence[Path] = ()  # vectors of the paths, which the run writes if they are missing
+    lists: Sequence[Path] = ()  # files that list the paths
+    cached: Sequence[Path] = ()  # vectors of the paths, which the run writes if missing
     model_files: Sequence[Path] = ()
 
     @classmethod
     def of(cls, source: Input, model: Sequence[Path]) -> Inputs:
-        """Return what a run reads of a source, and the files of its model."""
+        """Return the inputs of a run over a source, with its model files."""
         texts = source.texts if source.pair is None else (*source.texts, source.pair)
         lists = [Path(source.list_file)] if source.list_file else []
         return cls(source.paths, texts, lists, model_files=model)
 
     @property
     def streams(self) -> list[str]:
-        """Those that can be read only once."""
+        """Names of the inputs that can be read only once."""
         return [input_name(path) for path in self.paths if not can_be_reread(path)]
 
     @property
@@ -212,7 +211,7 @@ class Inputs:
         return [*self.paths, *self.lists, *self.cached, *self.model_files]
 
     def described(self) -> list[Described]:
-        """Return name, size and sha256 of each. Raises InputError for one that is not there."""
+        """Return name, size and sha256 of each input. Raises InputError for a missing file."""
         inputs = [self._file(path) for path in self.paths]
         inputs += [self._file(str(path)) for path in self.cached if path.exists()]
         if self.texts:

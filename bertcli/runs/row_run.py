@@ -1,12 +1,13 @@
-"""Rows of any command, written to a file: streamed to it, or kept so that a run can be resumed.
+"""Rows of any command, written to a file: streamed, or stored so that a run can be resumed.
 
     run = RowRun(inputs, {"options": options}, reader_run)
     with open_rows(run, RowTarget(Path("tags.csv"), "csv", resume=True)) as write:
         for rows in reader_run:
             write(rows)
 
-With ``resume``, rows wait in the run folder as lines of JSON, and the output is made of them at the
-end; otherwise they go to the new output at once, and nothing is left of a run that fails.
+With ``resume``, rows are stored as lines of JSON in the run folder, and the output is made from
+them at the end. Otherwise they are written to the new output directly, and a failed run leaves
+nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from bertcli.runs.run_folder import OutputState, RunWriter, Target
 if TYPE_CHECKING:
     from bertcli.tokenizing.run import ReaderRun
 
-ROWS_READ_AGAIN = 4096  # at a time
+ROWS_READ_AGAIN = 4096  # stored rows that are converted at once
 
 
 @dataclass
@@ -43,10 +44,10 @@ class RowRun:
 
     read: Inputs
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    reader_run: ReaderRun | None = None  # what makes the rows; None: rows of all texts together
+    reader_run: ReaderRun | None = None  # yields the rows; None if they need all texts together
 
     def inputs(self) -> Inputs:
-        """Return what is read."""
+        """Return the inputs."""
         return self.read
 
     def identity(self) -> Mapping[str, Any]:
@@ -54,28 +55,28 @@ class RowRun:
         return self.fingerprint
 
     def resume(self, state: Any) -> None:
-        """Begin after the records whose rows are committed."""
+        """Skip the records whose rows are committed."""
         if self.reader_run and state:
             self.reader_run.begin_after(state)
 
     def commit(self, writer: RowWriter) -> None:
-        """Commit the rows of the windows that are done, unless the input cannot be read again."""
+        """Commit the rows of completed windows, unless the input cannot be read again."""
         run = self.reader_run
         if run and run.done != writer.state and not self.read.streams:
             writer.commit(run.done)
             run.committed = writer.state["records"]
 
     def summary(self) -> Mapping[str, Any]:
-        """Return what the manifest says of the run."""
+        """Return the run's entries of the manifest."""
         return {"counts": asdict(self.reader_run.tally)} if self.reader_run else {}
 
 
 @contextmanager
 def open_rows(run: RowRun, target: RowTarget) -> Iterator[Write | None]:
-    """Yield a function that writes rows; None where the output is complete.
+    """Yield a function that writes rows, or None if the output is complete.
 
-    Raises OutputError as `Target.opened` does, and for a complete output that was made of a pipe,
-    which cannot be compared.
+    Raises OutputError as `Target.opened` does, and for a complete output that was made from a
+    pipe, with which it cannot be compared.
     """
     with open_run(run, target) as writer:
         if writer.found is OutputState.COMPLETE:
@@ -99,9 +100,9 @@ def streamed_rows(
     inputs: Sequence[str | Path] = (),
     model_files: Sequence[Path] = (),
 ) -> Iterator[Write]:
-    """Yield a function that writes rows to a file, which appears complete or not at all.
+    """Yield a function that writes rows to a file, which is written atomically.
 
-    A device or pipe is written as it is. Raises OutputError if the file exists, is one of the
+    Devices and pipes are written directly. Raises OutputError if the file exists, is one of the
     ``inputs`` or ``model_files``, or cannot be written.
     """
     if is_special(path):
@@ -110,19 +111,19 @@ def streamed_rows(
         return
     run = RowRun(Inputs([str(name) for name in inputs], model_files=model_files))
     with open_rows(run, StreamedTarget(path, form, overwrite=overwrite)) as write:
-        assert write is not None  # only a run that can be resumed is complete
+        assert write is not None  # only a resumable run can be complete
         yield write
 
 
 def write_file(path: Path, content: bytes, *, overwrite: bool = False) -> None:
-    """Write a file as `streamed_rows` does."""
+    """Write a file atomically, see `streamed_rows`."""
     with streamed_rows(path, CONTENT, overwrite=overwrite) as write:
         write([content])
 
 
 @dataclass(frozen=True)
 class RowTarget(Target["RowWriter"]):
-    """A file of rows, which is made of rows that wait."""
+    """A file of rows, made at the end from rows stored in the run folder."""
 
     row_files: ClassVar[tuple[str, ...]] = (FIELDS,)
 
@@ -132,15 +133,15 @@ class RowTarget(Target["RowWriter"]):
 
 
 class RowWriter(RunWriter):
-    """Keeps rows as lines of JSON, and makes the output of them."""
+    """Stores rows as lines of JSON, and makes the output from them."""
 
     def __init__(self, target: RowTarget, model: WatchedFiles) -> None:
         super().__init__(target, model)
-        self.cached: Inputs | None = None  # the inputs, if some are written during the run
+        self.cached: Inputs | None = None  # the inputs, if the run writes some of them
         self.headers: list[TableHeader] = []
 
     def begin(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> None:
-        """Find out what is there. Rows of a run that has committed no state are not continued."""
+        """Find out the state of the output. Rows without a committed state are discarded."""
         super().begin(fingerprint, inputs)
         if inputs.cached:
             self.cached = inputs
@@ -150,16 +151,16 @@ class RowWriter(RunWriter):
                 "what it was made of",
                 ANOTHER,
             )
-        if self.state is None:  # those of a pipe, whose run was killed at its end
+        if self.state is None:  # rows of a pipe whose run was killed at its end
             self.journal["parts"] = {}
 
     @property
     def waits_finished(self) -> bool:
-        """True if the waiting bytes are those of the output."""
+        """True if the stored bytes are also the bytes of the output."""
         return self.target.form == FINISHED or FORMATS[self.target.form].is_json
 
     def write(self, rows: Sequence[Any]) -> None:
-        """Add rows; headers are kept for a table without any."""
+        """Add rows. Headers are remembered for a table without rows."""
         self.headers.extend(row for row in rows if isinstance(row, TableHeader))
         if self.target.form == FINISHED:
             data = b"".join(rows)
@@ -168,7 +169,7 @@ class RowWriter(RunWriter):
         self.append({FIELDS: data})
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Make the output of the rows that wait, and its manifest."""
+        """Make the output from the stored rows, and its manifest."""
         form = FINISHED if self.waits_finished else self.target.form
         with self.new_file() as file, writer_of(form, to_file=True)(file) as write:
             for rows in self._waiting(self.folder / FIELDS):
@@ -177,11 +178,11 @@ class RowWriter(RunWriter):
             if self.headers and form != FINISHED:
                 write(self.headers)
         if self.cached:
-            self.journal["inputs"] = self.cached.described()  # with vectors that it has written
+            self.journal["inputs"] = self.cached.described()  # including vectors it has written
         self.publish_run(summary)
 
     def _waiting(self, path: Path) -> Iterator[list[Any]]:
-        """Yield the rows that wait, some at a time."""
+        """Yield the stored rows, ``ROWS_READ_AGAIN`` at a time."""
         with path.open("rb") as lines:
             while some := [*islice(lines, ROWS_READ_AGAIN)]:
                 yield [b"".join(some)] if self.waits_finished else [*map(parse, some)]
@@ -189,7 +190,7 @@ class RowWriter(RunWriter):
 
 @dataclass(frozen=True)
 class StreamedTarget(RowTarget):
-    """A file of rows that are written to it at once, and which has no manifest."""
+    """A file that rows are written to directly, without a manifest."""
 
     row_files: ClassVar[tuple[str, ...]] = ()
     manifest: bool = field(default=False, kw_only=True)
@@ -200,10 +201,10 @@ class StreamedTarget(RowTarget):
 
 
 class StreamedWriter(RowWriter):
-    """Writes rows to the new output; what an interrupted run has left stays until that is there."""
+    """Writes rows to the new output. Files of an interrupted run stay until it is published."""
 
     def begin(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> None:
-        """Refuse to replace what is there, unless that is wanted."""
+        """Raise OutputError if an output exists, unless it may be overwritten."""
         if not self.target.overwrite:
             self.refuse_replacing()
 
@@ -217,7 +218,7 @@ class StreamedWriter(RowWriter):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn what the system refuses into an OutputError."""
+        """Convert OSError to OutputError."""
         try:
             yield
         except OSError as failed:
@@ -228,13 +229,13 @@ class StreamedWriter(RowWriter):
         self.put(rows)
 
     def commit(self, state: Any) -> None:
-        """Do nothing: a run that is killed starts over."""
+        """Do nothing: a killed run starts over."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Publish the output, and remove what an interrupted run has left."""
+        """Publish the output, and remove the files of an interrupted run."""
         self.model.refuse_changes()
         self.opened.close()
-        if not self.target.overwrite:  # again: another program may have made it
+        if not self.target.overwrite:  # checked again: another program may have created it
             self.refuse_replacing()
         self.publish()
         self.clear()

@@ -1,12 +1,12 @@
-"""The execution of a run: anything that reads records and writes one output file.
+"""The execution of a run, which reads records and writes one output file.
 
     result = execute(run, target)               # the run makes rows by itself
     with open_run(run, target) as writer:       # the block writes them
         writer.write(rows)
 
-A run says what its bytes depend on and what it reads, makes rows, and sums up at the end. Whether
-it starts, is resumed, updates an output or has nothing to do is decided in `RunWriter.begin`, under
-the lock of the output, and acted upon in `open_run`.
+A run provides what its bytes depend on, its inputs, its rows and a summary for the manifest.
+`RunWriter.begin` decides, under the lock of the output, if the run starts, is resumed, updates an
+output or has nothing to do; `open_run` acts on it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ class Run(Protocol):
     """What is written, and what it depends on."""
 
     def inputs(self) -> Inputs:
-        """Return what is read."""
+        """Return the inputs."""
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the bytes depend on besides the inputs."""
 
     def resume(self, state: Any) -> None:
-        """Begin after what an earlier run has committed, whose last `Commit` had this state."""
+        """Continue after the last `Commit` of an earlier run, which had this state."""
 
     def summary(self) -> Mapping[str, Any]:
-        """Return what the manifest says of the run, once all is written."""
+        """Return the run's entries of the manifest, once all is written."""
 
 
 class Commit(NamedTuple):
-    """An event of a run: what was written so far is kept, and a run with this state goes on."""
+    """An event that commits everything written so far. A resumed run gets its state."""
 
     state: Any  # a JSON value
 
 
 class EventRun(Run, Protocol):
-    """A run that makes what is written by itself."""
+    """A run that produces its rows as events."""
 
     def events(self, writer: Any) -> Iterator[Any]:
-        """Yield what is to be written, `Commit`s, and steps for the display."""
+        """Yield events: rows to write, `Commit`s, and steps for the display."""
 
     def write(self, writer: Any, event: Any) -> None:
         """Write an event that is neither a `Commit` nor a step."""
@@ -55,17 +55,17 @@ class EventRun(Run, Protocol):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What was there, and what could not be compared with it."""
+    """The state in which the run found its output, and inputs that could not be checked."""
 
     state: OutputState
-    unchecked: Sequence[str] = ()  # inputs that cannot be read twice, if an earlier run had them
+    unchecked: Sequence[str] = ()  # inputs of a complete output that cannot be read twice
 
 
 @contextmanager
 def open_run(run: Run, target: Target[WriterT]) -> Iterator[WriterT]:
-    """Start or resume a run, and yield its writer; publish the output if the block succeeds.
+    """Start or resume a run and yield its writer; publish the output if the block succeeds.
 
-    Where the output is complete, the block has nothing to write. Raises OutputError as
+    If the output is complete, the block must write nothing. Raises OutputError as
     `Target.opened` does.
     """
     with target.opened(run.identity(), run.inputs()) as writer:
@@ -82,7 +82,7 @@ def open_run(run: Run, target: Target[WriterT]) -> Iterator[WriterT]:
 
 
 def execute(run: EventRun, target: Target[WriterT], show: Show = show_nothing) -> RunResult:
-    """Execute a run, and return what it found; its steps are shown."""
+    """Execute a run, showing its steps, and return the state in which it found the output."""
     with open_run(run, target) as writer:
         if writer.found is not OutputState.COMPLETE:
             for event in run.events(writer):

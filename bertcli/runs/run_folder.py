@@ -1,4 +1,4 @@
-"""The run folder of an output: the rows that are committed, and where a run starts.
+"""The run folder of an output: stores committed rows, and decides where a run starts.
 
     with target.opened(fingerprint, inputs) as writer:
         match writer.found:
@@ -9,13 +9,13 @@
         writer.commit({"records": 10})
         writer.finish({"counts": {"records": 10}})
 
-Rows are appended to files of the run folder (see `io.output_files`), whatever the format; the
-output is made from them at the end. So its bytes depend on the rows alone, and int8, which needs
-the range of every dimension over all rows, is not special.
+Rows of every format are appended to files of the run folder (see `io.output_files`), and the
+output is made from them at the end. So its bytes depend on the rows alone, and int8 needs no
+special case, although it requires the range of every dimension over all rows.
 
 The journal is replaced atomically after the data is synced. Bytes past the committed offset are
-truncated on resume. It is deleted last: a run that is killed while it is published makes the output
-again when it is resumed.
+truncated on resume. It is deleted last: if a run is killed while it publishes, resuming it makes
+the output again.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from bertcli.runs.identity import (
 )
 from bertcli.versions import __version__
 
-VERSION = 10  # of the journal and the files beside it
-CHUNK = 8 << 20  # bytes that are checked at a time
+VERSION = 10  # version of the journal and of the files beside it
+CHUNK = 8 << 20  # bytes per read of the checksum
 BEGIN_AGAIN = f"{option('overwrite')} starts over"
 
 WriterT = TypeVar("WriterT", bound="RunWriter")
 
 
 class OutputState(Enum):
-    """What a run finds where it is to write."""
+    """State of an output and its run folder when a run starts."""
 
     NEW = "nothing, or an output that it replaces"
     INTERRUPTED = "committed rows of the same run"
@@ -72,19 +72,19 @@ class OutputState(Enum):
 
 @dataclass(frozen=True)
 class Target(Generic[WriterT]):
-    """An output file, and what to do with what is there."""
+    """An output file, and how to handle an existing one."""
 
     path: Path
     form: str
     precision: str = "float32"
     resume: bool = field(default=False, kw_only=True)
-    update: bool = field(default=False, kw_only=True)  # reuse rows of the output, and replace it
+    update: bool = field(default=False, kw_only=True)  # reuse rows of the output and replace it
     overwrite: bool = field(default=False, kw_only=True)
     manifest: bool = field(default=True, kw_only=True)
     row_files: ClassVar[tuple[str, ...]] = ()  # names of the files that rows are appended to
 
     def has_index(self, *, named: bool) -> bool:
-        """Return True if there is an index beside the output; ``named``: records have ids."""
+        """Return True if the output has an index; ``named`` is True if records have ids."""
         return False
 
     @abstractmethod
@@ -93,16 +93,19 @@ class Target(Generic[WriterT]):
 
     @contextmanager
     def opened(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> Iterator[WriterT]:
-        """Lock the output, and yield the writer of its rows, which continues an interrupted run.
+        """Lock the output and yield the writer of its rows, which continues an interrupted run.
 
-        ``fingerprint`` is what the bytes depend on (model, options) beside the ``inputs``, which
-        are hashed. A run with another fingerprint or other inputs is not resumed; an update starts
-        over. If nothing is committed at the end, nothing remains.
+        ``fingerprint`` (model and options) and the ``inputs``, which are hashed, determine the
+        output's bytes. A run is not resumed if either differs; an update then starts over. If
+        nothing is committed at the end, no files remain.
 
-        Raises OutputError if another process writes the output, if an input is one of the files
-        that are written or removed, if something else has the name of one of them, if the output or
-        an interrupted run exists and no option says what to do with it, and if what is there to be
-        continued has been changed.
+        Raises OutputError if
+
+        - another process writes the output;
+        - an input is one of the files that are written or removed;
+        - the name of one of these files is taken by something else;
+        - the output or an interrupted run exists, and no option says how to handle it;
+        - files of the run to continue were changed.
         """
         writer = self.writer(WatchedFiles(inputs.model_files))
         with writer.errors():
@@ -122,16 +125,16 @@ class Target(Generic[WriterT]):
                 stack.enter_context(writer.open_files())
             try:
                 yield writer
-            except PrecisionError:  # these rows can never be written so: nothing is resumed
+            except PrecisionError:  # these rows can never be written in this precision
                 (writer.folder / JOURNAL).unlink(missing_ok=True)
                 raise
 
 
 class RunWriter(OutputFiles):
-    """Writes the rows of one output, and knows how many of them are committed.
+    """Writes the rows of one output, and tracks how many of them are committed.
 
-    ``found`` says what was there. ``model`` are the files of the model, which may be mapped: no
-    rows are committed once one of them has changed.
+    ``found`` is the state of the output at the start. ``model`` watches the model files, which
+    may be memory-mapped: no rows are committed after one of them has changed.
     """
 
     def __init__(self, target: Target[Any], model: WatchedFiles) -> None:
@@ -141,21 +144,21 @@ class RunWriter(OutputFiles):
         self.found = OutputState.NEW
         self.files: dict[str, IO[bytes]] = {}
         self.journal: dict[str, Any] = {
-            "overwrite": target.overwrite or target.update,  # an output that is there is replaced
-            "parts": {},  # name -> bytes, crc32
+            "overwrite": target.overwrite or target.update,  # True: replace an existing output
+            "parts": {},  # file name -> bytes, crc32
             "state": None,
         }
 
     @property
     def state(self) -> Any:
-        """What the last commit was given, None on a fresh run."""
+        """The state of the last commit; None on a fresh run."""
         return self.journal["state"]
 
-    # --- where a run begins ---
+    # --- start of a run ---
 
     def begin(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> None:
-        """Find out what is there, and continue it or clear it: see `Target.opened`."""
-        described = inputs.described()  # fails before anything is removed
+        """Find out the state of the output, then continue or clear it; see `Target.opened`."""
+        described = inputs.described()  # may fail, so it comes before files are removed
         run = {"fingerprint": fingerprint, "inputs": described}
         self.found = self.output_state(depends_on(run) or {}, inputs)
         match self.found:
@@ -166,7 +169,7 @@ class RunWriter(OutputFiles):
                 self.journal |= run
 
     def output_state(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
-        """Return what is there. Raises OutputError if this run may not continue or replace it."""
+        """Return the output's state. Raises OutputError if it may not be continued or replaced."""
         target = self.target
         if target.overwrite:
             return OutputState.NEW
@@ -182,7 +185,7 @@ class RunWriter(OutputFiles):
             return self._compared(journal, OutputState.INTERRUPTED, identity, inputs)
         if self.output.exists() and (target.resume or target.update):
             return self._compared(self._unchanged(), OutputState.COMPLETE, identity, inputs)
-        if not target.update:  # which replaces what it finds
+        if not target.update:  # an update replaces the output
             self.refuse_replacing(index=True)
         return OutputState.NEW
 
@@ -193,12 +196,12 @@ class RunWriter(OutputFiles):
         identity: Mapping[str, Any],
         inputs: Inputs,
     ) -> OutputState:
-        """Return the state if the earlier run is the same one; CHANGED if an update replaces it.
+        """Return ``state`` if the earlier run is the same, or CHANGED if an update replaces it.
 
-        Raises OutputError for another run.
+        Raises OutputError for a different run.
         """
         before = depends_on(earlier) or {}
-        for cached in inputs.cached:  # made again if it is missing
+        for cached in inputs.cached:  # a missing one is written again
             if not cached.exists():
                 before.get("inputs", {}).pop(str(cached), None)
         if not self.target.update:
@@ -208,7 +211,7 @@ class RunWriter(OutputFiles):
         return OutputState.CHANGED if before != identity or unread else state
 
     def _read_journal(self) -> dict[str, Any]:
-        """Return the journal, empty where there is none. Raises OutputError for a broken one."""
+        """Return the journal, or {} if there is none. Raises OutputError if it is broken."""
         path = self.folder / JOURNAL
         raw = read_bytes(path, OutputError, BEGIN_AGAIN)
         if raw is None:
@@ -219,7 +222,7 @@ class RunWriter(OutputFiles):
         return journal
 
     def _unchanged(self) -> dict[str, Any]:
-        """Return the manifest of an output that is as it was made. Raises OutputError else."""
+        """Return the manifest of an unchanged output. Raises OutputError if it was changed."""
         manifest = self.read_manifest()
         if "sha256" not in manifest or depends_on(manifest) is None:
             raise not_resumable(str(self.target.path))
@@ -230,7 +233,7 @@ class RunWriter(OutputFiles):
 
     @contextmanager
     def open_files(self) -> Iterator[None]:
-        """Open the files that rows are appended to while the block runs."""
+        """Open the files that rows are appended to, for the duration of the block."""
         with ExitStack() as stack:
             with self.errors():
                 for name in self.target.row_files:
@@ -238,9 +241,9 @@ class RunWriter(OutputFiles):
             yield
 
     def appended(self, name: str) -> IO[bytes]:
-        """Open a file behind what is committed of it: what is beyond is removed.
+        """Open a file for appending, truncated to its committed bytes.
 
-        Raises OutputError when that is not what was written.
+        Raises OutputError if the committed bytes are not what was written.
         """
         path = self.folder / name
         size, expected = self.journal["parts"].get(name, (0, 0))
@@ -262,7 +265,7 @@ class RunWriter(OutputFiles):
     # --- rows ---
 
     def append(self, parts: Mapping[str, bytes]) -> None:
-        """Add bytes to the files of the run, by their names."""
+        """Append bytes to the files of the run, by file name."""
         for name, file in self.files.items():
             size, crc = self.journal["parts"].get(name, (0, 0))
             with self.errors():
@@ -270,7 +273,7 @@ class RunWriter(OutputFiles):
             self.journal["parts"][name] = size + len(parts[name]), crc32(parts[name], crc)
 
     def commit(self, state: Any) -> None:
-        """Make all rows durable, with a JSON value for whoever resumes after them."""
+        """Commit all rows durably, with a JSON value from which a later run resumes."""
         self.model.refuse_changes()
         with self.errors():
             for file in self.files.values():
@@ -281,18 +284,18 @@ class RunWriter(OutputFiles):
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Make the output and its manifest, which holds the ``summary``; remove the run folder.
+        """Publish the output and its manifest with the ``summary``, and remove the run folder.
 
-        After a kill on the way the run is resumed from its last commit: commit before.
+        Commit before: a run that is killed here is resumed from its last commit.
         """
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turn what the system refuses into an OutputError."""
+        """Convert OSError to OutputError."""
         return explained(self.target.path)
 
     @contextmanager
     def new_file(self) -> Iterator[IO[bytes]]:
-        """Yield the file that becomes the output; it is on the disk at the end."""
+        """Yield the file that becomes the output. It is synced at the end."""
         new = self.folder / NEW_OUTPUT
         with self.errors(), open(new, "wb", opener=opener(None)) as file:
             with (
@@ -318,7 +321,7 @@ class RunWriter(OutputFiles):
             self.journal["overwrite"] = True  # from here on, the output may be this run's own
             self.commit(self.state)
             for file in self.files.values():
-                file.close()  # Windows moves no open file
+                file.close()  # Windows cannot rename open files
             self.publish(
                 index=(self.folder / NEW_INDEX).exists(),
                 manifest=json_text(manifest) if target.manifest else None,
@@ -332,12 +335,12 @@ class RunWriter(OutputFiles):
 
 
 def put_json(path: Path, value: Any) -> None:
-    """Write a JSON file that is whole, on the disk, or as it was."""
+    """Write a JSON file atomically and sync it."""
     with whole_file(path) as file:
         file.write(json_text(value))
 
 
 def json_text(value: Any) -> bytes:
-    """Return what stands in a journal or manifest."""
+    """Return the text of a journal or manifest."""
     text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
-    return text.encode(errors="backslashreplace")  # half of a surrogate pair, as JSON escapes it
+    return text.encode(errors="backslashreplace")  # lone surrogates, as JSON escapes

@@ -7,13 +7,13 @@
 The committed rows are in two files of the run folder:
 
     vectors      raw float32
-    fields       lines of JSON: the other fields of some records as columns, how many rows each
-                 record has, and, for outputs that are updated, the digest of its text
+    fields       lines of JSON: other fields of a block of records as columns, the number of rows
+                 of each record and, for outputs that are updated, the digest of its text
 
-The index maps records to row ranges, or stores the id where each record has one row. That of an
-output that is updated has a digest of each row: of its text, and of all else that decides its
-vector. A vector is reused where the digest is the same, so the new output has the bytes of a run
-from nothing, as far as a vector depends on its text alone.
+The index maps records to row ranges (or stores the id, for one row per record). The index of an
+updatable output also has a digest per row, of the text and of everything else that determines its
+vector. An update reuses vectors with equal digests, so the new output has the bytes of a run from
+scratch, if vectors depend on their text alone.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ NOT_OF_RECORDS = (
     "taken",
     "text_option",
     "max_record_bytes",
-)  # no record is another by these
-NOT_OF_VECTORS = ("model",)  # a text has the same vector wherever the model is
-LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # that the numbers depend on
+)  # options that do not change records
+NOT_OF_VECTORS = ("model",)  # the location of the model does not affect vectors
+LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # libraries that affect vectors
 
 
 @dataclass(frozen=True)
@@ -70,29 +70,29 @@ class VectorTarget(Target["VectorWriter"]):
     """A file of vectors."""
 
     many: bool = field(default=False, kw_only=True)  # records may have several rows
-    places: tuple[str, ...] = field(default=(), kw_only=True)  # fields in the index beside the ids
-    terms: TermNames | None = field(default=None, kw_only=True)  # rows are weights of these
+    places: tuple[str, ...] = field(default=(), kw_only=True)  # fields in the index beside ids
+    terms: TermNames | None = field(default=None, kw_only=True)  # rows are weights of these terms
     row_files: ClassVar[tuple[str, ...]] = (RAW_VECTORS, FIELDS)
 
     @property
     def with_fields(self) -> bool:
-        """True if the format holds more than vectors."""
+        """True if the format stores fields of records beside vectors."""
         return FORMATS[self.form].can_hold(Holds.ROWS)
 
     @property
     def only_ids(self) -> bool:
-        """Whether of all fields of a record its id alone is written, where it has one."""
+        """True if at most the id of a record is written, and no other fields."""
         return not self.with_fields and (self.terms is not None or not self.many)
 
     def has_index(self, *, named: bool) -> bool:
-        """Return True if there is an index beside the output: of rows and whose they are."""
+        """Return True if the output has an index, which maps records to rows."""
         if self.update or self.terms or self.with_fields:
             return self.update
         in_archive = FORMATS[self.form].can_hold(Holds.IDS) and not self.places
         return self.many or (named and not in_archive)
 
     def fields_of(self, block: EmbeddedBlock) -> Fields:
-        """Return what is written of records beside their vectors."""
+        """Return the fields that are written beside the vectors of a block."""
         if not self.only_ids:
             return fields_of_block(block)
         records = block.records
@@ -106,7 +106,7 @@ class VectorTarget(Target["VectorWriter"]):
 
 
 class VectorWriter(RunWriter):
-    """Writes vectors and the other fields of their records."""
+    """Writes vectors and the fields of their records."""
 
     target: VectorTarget
 
@@ -115,8 +115,8 @@ class VectorWriter(RunWriter):
         self.journal |= {
             "rows": 0,
             "records": 0,
-            "shape": [0],  # of a row; known from the first one on
-            "named": False,  # whether a record has an id, or a place
+            "shape": [0],  # shape of a row, known after the first one
+            "named": False,  # True if any record has an id or a field of ``places``
         }
 
     @property
@@ -125,7 +125,7 @@ class VectorWriter(RunWriter):
         return int(self.journal["rows"])
 
     def write(self, fields: Fields, vectors: np.ndarray) -> None:
-        """Add rows: vectors float32 [n, D...], and the other fields of their records."""
+        """Add rows: vectors float32 [n, D...], and the fields of their records."""
         journal = self.journal
         check_values(vectors, self.target.precision)
         journal["shape"] = vectors.shape[1:]
@@ -138,9 +138,9 @@ class VectorWriter(RunWriter):
         )
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Make the output and its manifest, which holds the ``summary``, and remove the folder.
+        """Publish the output and its manifest with the ``summary``, and remove the run folder.
 
-        After a kill on the way the run is resumed from its last commit: commit before.
+        Commit before: a run that is killed here is resumed from its last commit.
         """
         target = self.target
         journal = self.journal
@@ -177,9 +177,9 @@ class VectorWriter(RunWriter):
             self.publish_run(manifest)
 
     def has_known_rows(self) -> bool:
-        """Return True if output and index are those that the manifest describes.
+        """Return True if output and index match the manifest, so that rows can be reused.
 
-        They are not after a kill amid the renames of `publish`: then no row is reused.
+        They do not after a kill between the renames of `publish`.
         """
         try:
             return "index" in self._unchanged()
@@ -199,22 +199,22 @@ def made_by(embedder: Embedder) -> dict[str, Any]:
 
 @dataclass
 class VectorRun:
-    """A run whose vectors go to a file, window by window, as they are computed.
+    """A run that writes vectors to a file, one window at a time.
 
-    ``tally`` counts over all runs of the file.
+    ``tally`` counts the records of all runs of the file, including interrupted ones.
     """
 
     embedder: Embedder
     reader: Reader
     target: VectorTarget
-    about: Mapping[str, Any] | None = None  # for the manifest; None: the versions of libraries
+    about: Mapping[str, Any] | None = None  # manifest entries; None: the library versions
     tally: TokenCounts = field(default_factory=TokenCounts)
-    committed: int = 0  # records that a run which is resumed need not compute again
-    resumed: int = 0  # records that an interrupted run had committed
-    reusable: KnownVectors | None = None  # of an output that is updated
-    unusable: str = ""  # why no vector of the output that is updated can be reused
+    committed: int = 0  # records committed so far, which a resumed run skips
+    resumed: int = 0  # records committed by an interrupted run
+    reusable: KnownVectors | None = None  # vectors of the output that is updated
+    unusable: str = ""  # why no vector of that output can be reused
     digest: InputDigest = field(default_factory=InputDigest, init=False)
-    earlier: Mapping[str, Any] = field(default_factory=dict, init=False)  # what was committed
+    earlier: Mapping[str, Any] = field(default_factory=dict, init=False)  # committed state
 
     def __post_init__(self) -> None:
         embedder = self.embedder
@@ -235,17 +235,17 @@ class VectorRun:
     def execute(self, show: Show = show_nothing) -> RunResult:
         """Write the file, unless it is complete.
 
-        Raises OutputError when a run that is resumed saw another input.
+        Raises OutputError if a resumed run reads different input.
         """
         return execute(self, self.target, show)
 
     @cached_property
     def maker(self) -> dict[str, Any]:
-        """What the vectors depend on besides what is read."""
+        """What the vectors depend on besides the input."""
         return made_by(self.embedder)
 
     def inputs(self) -> Inputs:
-        """Return what is read."""
+        """Return the inputs."""
         return Inputs.of(self.reader.source, self.embedder.folder.model_files)
 
     def identity(self) -> dict[str, Any]:
@@ -257,16 +257,16 @@ class VectorRun:
         return {**self.maker, "input": read}
 
     def resume(self, state: Any) -> None:
-        """Begin after the records that an earlier run has committed."""
+        """Skip the records that an earlier run has committed."""
         self.earlier = state or {}
         self.committed = self.earlier.get("records", 0)
         self.resumed = self.committed
         self.tally = TokenCounts(**self.earlier.get("tally", {}))
 
     def events(self, writer: VectorWriter) -> Iterator[Step | Commit | EmbeddedBlock]:
-        """Yield the records with their vectors, and steps on the way.
+        """Yield blocks of records with their vectors, commits and steps.
 
-        Records are committed by windows, so those of a run that is resumed are the same.
+        Commits are made after whole windows, so a resumed run has the same windows.
         """
         embedder = self.embedder
         yield Ran(before=self.tally.records)
@@ -294,9 +294,9 @@ class VectorRun:
         self.committed = self.digest.records
 
     def _uncommitted_records(self) -> Iterator[Sequence[Record]]:
-        """Return the records after those that are committed, which are added to the digest.
+        """Return blocks of the records after the committed ones; all are added to the digest.
 
-        Raises OutputError unless they are those of the run that is resumed.
+        Raises OutputError if the committed records differ from those of the interrupted run.
         """
         blocks = self.reader.blocks()
         left = self.committed
@@ -314,7 +314,7 @@ class VectorRun:
         return chain([uncommitted], blocks) if uncommitted else blocks
 
     def write(self, writer: VectorWriter, block: EmbeddedBlock) -> None:
-        """Write records and their vectors."""
+        """Write the records of a block and their vectors."""
         digests = self.reusable.digests(block.records) if self.reusable else None
         block.records = block.records.without(self.consumed)
         fields = self.target.fields_of(block)
@@ -331,7 +331,7 @@ class VectorRun:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return what the manifest says of the run."""
+        """Return the run's entries of the manifest."""
         return {
             **(self.about or {}),
             "same_bits": self.embedder.runtime.engine.same_bits,
@@ -341,9 +341,9 @@ class VectorRun:
         }
 
     def known_rows(self, writer: VectorWriter) -> tuple[dict[str, int], Array]:
-        """Return the rows of the digests in an output that is updated, and all its vectors.
+        """Return the row of each digest in the output to update, and all of its vectors.
 
-        They are put aside.
+        The vectors are copied to a temporary file.
         """
         rows: dict[str, int] = {}
         if writer.has_known_rows():
@@ -357,7 +357,7 @@ class VectorRun:
     def _unusable(
         self, writer: VectorWriter, rows: Mapping[str, int], decides: Mapping[str, Any]
     ) -> str:
-        """Return why the output has no vector that can be reused, "" if it may have some."""
+        """Return why no vector of the output can be reused; "" if some may be."""
         manifest = writer.read_manifest() if writer.output.exists() else {}
         if not manifest:
             return ""
@@ -376,7 +376,7 @@ class VectorRun:
 
     @property
     def reuse(self) -> str:
-        """A note about the vectors that an update did not compute; "" without an update."""
+        """A note on the number of vectors that an update reused; "" without an update."""
         if self.reusable is None:
             return ""
         line = f"{self.reusable.reused:,} of {counted(self.tally.records, 'vector')} reused"
@@ -386,9 +386,9 @@ class VectorRun:
 
 
 class KnownVectors:
-    """The ``vectors`` of earlier runs [n, D...], and the row of each digest of a text.
+    """The ``vectors`` of earlier runs [n, D...], and their rows by digest of the text.
 
-    Digests are of what ``decides`` vectors as well. ``reused`` counts texts of this run.
+    Digests include what ``decides`` the vectors. ``reused`` counts texts of this run.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class KnownVectors:
         self.rows = {digest: row for digest, row in rows.items() if row < len(vectors)}
 
     def digests(self, records: Sequence[Record]) -> list[str]:
-        """Return the digest of each record's text, pair, and the ids that the model needs."""
+        """Return the digest of each record's text, pair and extra embedding ids."""
         digests = []
         for record in RecordBatch.of(records):
             digest = self.key.copy()
@@ -419,7 +419,7 @@ class KnownVectors:
         return digests
 
     def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
-        """Yield the windows of a run, as those of the embedder."""
+        """Yield the windows of a run, in the same form as `Embedder.windows`."""
         for counts, batch in run.counted():
             run.tally.merge(counts)
             yield self._parts(batch)
