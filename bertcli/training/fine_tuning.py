@@ -1,7 +1,7 @@
 """Fine-tuning: a learning task and its examples as a task of the training loop.
 
-`head_task` trains all weights below a head, `frozen_task` a head over vectors that are computed
-once, `pair_task` an embedding model. Beside the model, a result has its manifest.json.
+`head_task` trains a model with a head, `frozen_task` only a head over vectors that are computed
+once, `pair_task` an embedding model. A result has a manifest.json beside the model.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def fine_tune(
     device: TrainingDevice,
     display: TrainingDisplay,
 ) -> None:
-    """Train a model on the examples of a reader, and of another for evaluation if there is one.
+    """Train a model on the examples of the first reader; evaluate on those of the second, if any.
 
     ``options`` are those of `TrainingOptions`; None is the default. ``find`` returns the model to
-    begin with, once the examples are known to be sound.
+    start from; it is called after the examples have been validated.
     """
     seed = options.get("seed") or 0
 
@@ -105,7 +105,7 @@ def fine_tune(
 
 
 def trains_head_alone(job: FineTuningJob, texts: LabelledTexts) -> bool:
-    """Return True for a frozen model: chosen, or the default for few examples of whole texts."""
+    """Return True to freeze the model: if requested, or by default for few examples of texts."""
     if job.frozen is not None:
         return job.frozen
     if job.extra or texts.task.frozen_refusal:
@@ -113,7 +113,7 @@ def trains_head_alone(job: FineTuningJob, texts: LabelledTexts) -> bool:
     return len(texts.train) <= FEW
 
 
-# --- what all tasks have ---
+# --- common to all tasks ---
 
 
 def task_of(
@@ -125,7 +125,7 @@ def task_of(
     method: Mapping[str, Any],
     **fields: Any,
 ) -> TrainedTask:
-    """Return a task over ``rows``; what is chosen of its ``method`` decides the results as well."""
+    """Return a task over ``rows``. The options of its ``method`` are part of its identity."""
     numbers = settled_options(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
         "task": texts.task.name,
@@ -156,23 +156,23 @@ def whole_model(
     pooling: Mapping[str, str] = {},
     finish: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, Any]:
-    """Return what `task_of` is told of a whole BERT, which begins as ``start``, a mapped file.
+    """Return the keyword arguments of `task_of` for training the encoder from ``start``.
 
-    It has a head for labels, tags or answers; or ``pooling`` makes vectors of it, which ``finish``
-    writes beside it.
+    ``start`` is a mapped model file. The model has a head for labels, tags or answers; or, with
+    ``pooling``, it returns vectors, and ``finish`` writes the files of the pooling.
     """
 
     def build(checkpoint: Path | None) -> Any:
-        """Build the model, and choose what of it is trained."""
+        """Build the model and select the weights to train."""
         model = rebuilt(start, checkpoint)
         bert = model if isinstance(model, BertModel) else model.bert
         if bert is model and bert.pooler is not None:
-            bert.pooler.requires_grad_(False)  # no vector is made with it
+            bert.pooler.requires_grad_(False)  # vectors do not use it
         if job.layers is not None:
             bert.embeddings.requires_grad_(False)
             for table in bert.embeddings.extra.values():
-                table.requires_grad_(True)  # nothing of them is pretrained
-            above = {*bert.encoder.order[job.layers :]}  # one may be used twice
+                table.requires_grad_(True)  # extra embeddings are not pretrained
+            above = {*bert.encoder.order[job.layers :]}  # ALBERT uses a layer several times
             for number, layer in enumerate(bert.encoder.layer):
                 layer.requires_grad_(number in above)
         return model
@@ -195,7 +195,7 @@ def head_task(
 ) -> TrainedTask:
     """Tokenize the texts, and load the model with a head for their labels.
 
-    Raises ModelError for a folder that is not a whole BERT.
+    Raises ModelError for a folder that is not a complete BERT.
     """
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
@@ -257,9 +257,10 @@ def head_task(
 def _with_head(
     base: ModelFolder, task: HeadLearningTask, texts: LabelledTexts
 ) -> tuple[Any, LabelledTexts, list[str]]:
-    """Load a model with a head for these labels: its own if it is for no others, else a fresh one.
+    """Load a model with a head for these labels, and return it with the texts and notes.
 
-    With its own head, the labels have the ids that they have there. Also return notes.
+    The model's own head is kept if it has the same labels, whose ids are then used; otherwise the
+    head is new.
     """
     config = base.config
     labels = {*texts.labels}
@@ -290,9 +291,9 @@ def tokenized(
     config: BertConfig,
     most: int | None = None,
 ) -> tuple[list[Encoded], int, TokenCounts]:
-    """Return texts as tokens, their limit, at ``most`` this, and what was truncated.
+    """Return the tokens of texts, the token limit (at most ``most``) and the truncation counts.
 
-    Raises UsageError for a layer to train that the model does not have.
+    Raises UsageError if the job trains more layers than the model has.
     """
     layers = config.num_hidden_layers
     if job.layers is not None and job.layers > layers:
@@ -315,11 +316,11 @@ def tokenized(
     return [*batch], limit, tally
 
 
-# --- a head alone, over vectors that are computed once ---
+# --- only a head, over vectors that are computed once ---
 
 HEAD = "head.safetensors"
-LEAST_SPREAD = 1e-6  # of a dimension that is scaled
-SPREAD = 0.02  # of the first weights
+LEAST_SPREAD = 1e-6  # minimum standard deviation of a dimension, when it is scaled to 1
+SPREAD = 0.02  # standard deviation of the initial weights
 
 
 FROZEN_NOTE = (
@@ -336,11 +337,12 @@ def frozen_task(
     compute: dict[str, Any],
     run: Callable[[RecordVectors], object],
 ) -> TrainedTask:
-    """Return the task of a linear layer over vectors that do not change, with the model's pooling.
+    """Return the task of a linear layer over the frozen vectors of a model with its pooling.
 
     The result is a sentence-transformers model that ends in a Dense layer, whose vectors are
     logits, and a classifier for bertcli. The head is trained on standardised vectors, which ``run``
-    computes, and written for those of the model. UsageError for options without effect on it.
+    computes, and converted for the original vectors when it is written. Raises UsageError for
+    options that have no effect on a head.
     """
     task = texts.task
     assert isinstance(task, TextLearningTask)
@@ -349,9 +351,9 @@ def frozen_task(
             f"{option('layers')} requires {option('frozen', False)}",
             f"{option('frozen', True)} trains no layer of the model",
         )
-    folder.require_encoder()  # what is trained is put behind an encoder
+    folder.require_encoder()  # the head is added behind an encoder
     embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
-    whole = replace(embedder.options, dim=None)  # the head takes all that the modules give
+    whole = replace(embedder.options, dim=None)  # the head takes vectors of full size
     source = RecordVectors(replace(embedder, options=whole), texts.records)
     run(source)
     embedder = source.embedder
@@ -373,7 +375,7 @@ def frozen_task(
         save_tensors(folder / HEAD, model.state_dict())
 
     def publish(output: Path, model: nn.Linear) -> None:
-        """Write the whole sentence model: the BERT, its pooling, and the head."""
+        """Write the sentence-transformers model: the BERT, its pooling and the head."""
         weight = model.weight.detach().cpu().double().numpy() / deviation
         bias = model.bias.detach().cpu().double().numpy() - weight @ mean
         encoder = embedder.runtime.spec.folder
@@ -421,7 +423,7 @@ def pair_task(
 ) -> TrainedTask:
     """Return the task of a BERT whose pooled vectors are trained on pairs.
 
-    Raises ModelError for a model with layers of its own behind the BERT.
+    Raises ModelError for a model with additional layers behind the BERT.
     """
     task = texts.task
     assert isinstance(task, PairLearningTask)

@@ -1,7 +1,7 @@
-"""Learning tasks as objectives of the training loop: their targets, step by step.
+"""Learning tasks as objectives of the training loop, with the targets of each row.
 
-The loss and the metrics are those of the task (`bertcli.tasks`). Here is what a model computes for
-rows: logits of whole texts, of vectors, of tokens, or vectors of pairs.
+The loss and the metrics are defined by the task (`bertcli.tasks`). Objectives compute the model's
+outputs for rows: logits of texts, of vectors or of tokens, or vectors of pairs.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bertcli.training.loop import Objective, Ranks, Sums, states, tensor
 
 @dataclass(frozen=True, kw_only=True)
 class HeadObjective(Objective):
-    """Logits of a head, and the loss of their targets."""
+    """Logits of a head, and their loss against targets."""
 
     task: HeadLearningTask
-    targets: Any  # [n, ...] of the rows
-    weights: Any = None  # [k] of the labels
+    targets: Any  # [n, ...], per row
+    weights: Any = None  # [k], per label
     smoothing: float = 0.0
 
     def targets_of(self, rows: Any) -> Any:
-        """Return the targets of the logits of rows."""
+        """Return the targets of rows."""
         return self.targets[rows]
 
     def counts(self, rows: Any) -> Sequence[float]:
@@ -46,19 +46,19 @@ class HeadObjective(Objective):
         return (self.task.loss_count(self.targets_of(rows), self.weights),)
 
     def _truth_and_weights(self, rows: Any, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the targets of rows and the weights of labels, on the device of logits."""
+        """Return the targets of rows and the label weights, on the device of the logits."""
         weights = None if self.weights is None else tensor(self.weights, logits)
         return tensor(self.targets_of(rows), logits), weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextObjective(HeadObjective):
-    """Logits [n, k] of texts, and the loss of their targets."""
+    """Logits [n, k] of texts, and their loss against targets."""
 
     task: TextLearningTask
 
     def predict(self, model: Any, rows: Any) -> Tensor:
-        """Return the logits of the first tokens of texts, or of the means of all."""
+        """Return the logits of texts, from their first token or from the mean of all tokens."""
         tokens = self.data.take(rows)
         hidden = states(model.bert, tokens)
         if model.means:
@@ -68,20 +68,20 @@ class TextObjective(HeadObjective):
         return model.packed_logits(pooled)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
-        """Return the sum of the losses of rows."""
+        """Return the summed loss of rows."""
         logits = predicted.float()
         truth, weights = self._truth_and_weights(rows, logits)
         return (self.task.loss(logits, truth, weights, self.smoothing),)
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the metrics of the task."""
+        """Return the task's metrics on the held-out rows."""
         logits = torch.cat([*outputs])
         predictions = self.task.predictions(self.targets_of(self.held), logits)
         return {**predictions.metrics(), "rows": len(self.held)}
 
 
 class VectorObjective(TextObjective):
-    """Logits of vectors that do not change, [n, D], and the loss of their targets."""
+    """Logits of frozen vectors [n, D], and their loss against targets."""
 
     def lengths(self, rows: Any) -> Any:
         """Return 1 for each vector."""
@@ -94,15 +94,15 @@ class VectorObjective(TextObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenObjective(HeadObjective):
-    """Logits of all tokens, [T, k], and the loss of some. Rows are windows of texts."""
+    """Logits [T, k] of tokens, and the loss of those with a target. Rows are windows of texts."""
 
     task: TokenLearningTask
     windows: Sequence[Encoded]  # all windows
-    truth: Sequence[Any]  # of texts
+    truth: Sequence[Any]  # targets of the texts
     labels: Sequence[str]
 
     def targets_of(self, rows: Any) -> Any:
-        """Return the targets of the logits of windows."""
+        """Return the joined targets of windows."""
         return self.task.joined_targets(self.targets[rows])
 
     def predict(self, model: Any, rows: Any) -> Tensor:
@@ -110,14 +110,14 @@ class TokenObjective(HeadObjective):
         return model.packed_logits(states(model.bert, self.data.take(rows)))
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
-        """Return the sum of the losses of windows."""
+        """Return the summed loss of windows."""
         logits = predicted.float()
         truth, weights = self._truth_and_weights(rows, logits)
         lengths = self.data.lengths[rows].tolist()
         return (self.task.loss(logits, truth, lengths, weights, self.smoothing),)
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the metrics of texts, from all their windows."""
+        """Return the metrics of texts; each text combines the logits of its windows."""
         logits = split(torch.cat([*outputs]).numpy(), self.data.lengths[self.held])
         texts: dict[int, list[tuple[Encoded, Any]]] = {}
         for index in np.argsort(self.held):
@@ -130,30 +130,31 @@ class TokenObjective(HeadObjective):
 
 # --- vectors of pairs ---
 
-NO_TEXT = -1  # in place of the row of a negative text
+NO_TEXT = -1  # stands for the row of a missing negative text
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairObjective(Objective):
-    """Vectors of pairs, and the loss of their cosines: all pairs of a step are one.
+    """Vectors of pairs, and a loss of their cosines over all pairs of a step.
 
-    In however many parts and processes: the vectors of all come first, and then part by part with
-    their gradients, beside those of the others (as Gao et al., Scaling Deep Contrastive Learning
-    Batch Size under Memory Limited Setup, 2021, known as GradCache).
+    The loss is the same for any number of micro-batches and processes: the vectors of the whole
+    step are computed without gradients first, then those of each micro-batch again with gradients,
+    beside the vectors of the others. Source: GradCache (Gao et al., Scaling Deep Contrastive
+    Learning Batch Size under Memory Limited Setup, 2021).
     """
 
     task: PairLearningTask
-    texts: Any  # [n, 3] rows of the texts of each example: one, the other, a negative or NO_TEXT
-    targets: Any  # [n], or None: the pairs belong together
-    modes: tuple[str, ...]  # of pooling
+    texts: Any  # [n, 3] rows of each example's texts: left, right, and a negative or NO_TEXT
+    targets: Any  # [n], or None if all pairs are positive
+    modes: tuple[str, ...]  # pooling modes
 
     def lengths(self, rows: Any) -> Any:
-        """Return the number of tokens of all texts of each example."""
+        """Return the number of tokens of each example, over all of its texts."""
         texts = self.texts[rows]
         return (self.data.lengths[texts] * (texts != NO_TEXT)).sum(1)
 
     def predict(self, model: BertModel, rows: Any) -> Tensor:
-        """Return the vectors of examples, [3, n, D], of length 1, or 0 for no negative."""
+        """Return the vectors [3, n, D] of examples, normalized; zeros for a missing negative."""
         texts = self.texts[rows].T
         vectors = self._zeros(model, len(rows))
         numbers = texts[texts != NO_TEXT]
@@ -170,7 +171,7 @@ class PairObjective(Objective):
         return torch.zeros(3, count, width, device=device)
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
-        """Return the loss of pairs of vectors, in float32, times their number."""
+        """Return the summed loss of pairs of vectors, in float32."""
         left, right, negative = predicted
         negatives = negative[tensor(self.texts[rows, 2] != NO_TEXT, left)]
         truth = None if self.targets is None else tensor(self.targets[rows], left)
@@ -180,7 +181,7 @@ class PairObjective(Objective):
     def parts(
         self, model: BertModel, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
     ) -> Sums:
-        """Return what gives the share of a part in the loss, with all gradients of its own."""
+        """Return the function that computes a micro-batch's share of the loss and its gradients."""
         if len(own) == ranks.count == 1:
             return super().parts(model, rows, own, seeds, ranks)
         vectors = self._zeros(model, len(rows))
@@ -199,7 +200,7 @@ class PairObjective(Objective):
         return share
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the metrics of the task."""
+        """Return the task's metrics on the held-out rows."""
         left, right, _ = torch.cat([*outputs], 1).double().numpy()
         truth = None if self.targets is None else self.targets[self.held]
         return {**self.task.metrics(left, right, truth), "rows": len(self.held)}

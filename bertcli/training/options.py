@@ -1,4 +1,4 @@
-"""Options of a training run: numbers and learning rates. Imports neither torch nor numpy."""
+"""Options of a training run, and its learning rates. Imports neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bertcli.errors import UsageError, option
 from bertcli.keywords import refuse_outside
 from bertcli.tasks.learning import DEFAULT_NAMES, FieldNames
 
-INDEX = "instances.json"  # in a folder of training instances
+INDEX = "instances.json"  # name in a folder of training instances
 
-# What a resumed run may change: results stay the same, except for rounding and dropout.
+# Options that a resumed run may change: they affect results only by rounding and dropout.
 FREE = (
     "gradient_accumulation_steps",
     "gradient_checkpointing",
@@ -26,7 +26,7 @@ FREE = (
 )
 
 
-LEAST = {  # of whole numbers
+LEAST = {  # minimum values of integer options
     "steps": 1,
     "batch_size": 1,
     "warmup_steps": 0,
@@ -53,30 +53,30 @@ MOST = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The numbers of a run; names and meanings are those of transformers' TrainingArguments.
+    """The numeric options of a run, named as in transformers' TrainingArguments.
 
-    Batch sizes are global: over all processes and all parts that gradients are summed over.
+    Batch sizes are global: over all processes and all accumulated gradients.
     """
 
-    steps: int | None = None  # a number once they are settled
+    steps: int | None = None  # set by `settled`
     epochs: float = 3.0  # used only without steps
     batch_size: int = 32
     learning_rate: float = 1e-4
-    warmup_steps: int | None = None  # a tenth of the steps
+    warmup_steps: int | None = None  # default: a tenth of the steps
     lr_power: float = 1.0
     weight_decay: float = 0.01
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-6
-    max_grad_norm: float = 1.0  # 0 never clips
+    max_grad_norm: float = 1.0  # 0 disables clipping
     seed: int = 0
     dtype: str = "float32"  # of the computation; weights are always float32
     eval_fraction: float = 0.05
     gradient_accumulation_steps: int = 1
     gradient_checkpointing: bool = False
     log_every: int = 10
-    eval_every: int | None = None  # at the end alone
-    patience: int | None = None  # evaluations without a better one, after which the run ends
+    eval_every: int | None = None  # default: only at the end
+    patience: int | None = None  # evaluations without improvement after which the run ends
     save_every: int = 500
     keep: int = 2
 
@@ -84,11 +84,11 @@ class TrainingOptions:
         refuse_outside(self, LEAST, MOST)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the options that decide the results, which a resumed run must not change."""
+        """Return the options that determine the results, which a resumed run must not change."""
         return {name: value for name, value in asdict(self).items() if name not in FREE}
 
     def settled(self, rows: int) -> TrainingOptions:
-        """Return the same with the steps for this number of rows; UsageError without any."""
+        """Return a copy with the steps for this number of rows. Raises UsageError for 0 steps."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
         if not steps:
             raise UsageError(
@@ -103,10 +103,10 @@ class TrainingOptions:
         return replace(self, steps=steps, warmup_steps=warmup)
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0: the first of a warm-up is 0.
+        """Return the learning rate of a step, counted from 0. The first warm-up step has rate 0.
 
         A linear warm-up is followed by a polynomial decay to zero; power 1 is linear. Source: BERT,
-        appendix A.2; the values are those of transformers'
+        appendix A.2. The values equal those of transformers'
         get_polynomial_decay_schedule_with_warmup with lr_end 0.
         """
         steps = self.steps or 0
@@ -122,15 +122,15 @@ Task: TypeAlias = Literal["classify", "multilabel", "regress", "tag", "answer", 
 
 @dataclass(frozen=True)
 class FineTuningJob:
-    """What to learn from which examples, beginning with which model."""
+    """The model to start from, the examples, and what to train."""
 
     file: str
-    base: str = ""  # the model, as it was named
-    task: Task | None = None  # None: as the fields say
+    base: str = ""  # the model, as the user named it
+    task: Task | None = None  # None: inferred from the fields
     fields: FieldNames = DEFAULT_NAMES
-    frozen: bool | None = None  # train a head alone; None: by the number of examples
-    extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field with its ids
-    layers: int | None = None  # train from this layer up; None: everything
+    frozen: bool | None = None  # train only a head; None: depends on the number of examples
+    extra: Mapping[str, str] = field(default_factory=dict)  # extra embedding -> field of its ids
+    layers: int | None = None  # first layer to train; None: all weights are trained
     eval: str | None = None
     eval_fraction: float = 0.1
     max_length: int | None = None
@@ -147,12 +147,12 @@ class FineTuningJob:
 
 FULL = {"learning_rate": 5e-5}
 FROZEN = {"epochs": 30, "batch_size": 64, "learning_rate": 1e-3, "log_every": 100}
-LEAST_STEPS = 1000  # of a head alone, however few the examples
-MOST_EVALUATIONS = 50  # unless asked for
+LEAST_STEPS = 1000  # minimum steps of a head on a frozen model, if steps are not given
+MOST_EVALUATIONS = 50  # maximum evaluations, if eval_every is not given
 
 
 def settled_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
-    """Return the numbers of a run of fine-tuning, with defaults for what is missing or None."""
+    """Return the options of a fine-tuning run, with defaults for missing or None values."""
     names = {field.name for field in fields(TrainingOptions)}
     chosen = {name: options[name] for name in names & options.keys() if options[name] is not None}
     numbers = TrainingOptions(**{**(FROZEN if frozen else FULL), **chosen})
@@ -166,7 +166,7 @@ def settled_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> T
 
 @dataclass(frozen=True)
 class TrainingDevice:
-    """Where a training computes, and in which precision; weights stay float32."""
+    """Device and precision of the computation of a training run; weights stay float32."""
 
     device: str = "auto"
     dtype: str = "float32"
@@ -177,25 +177,25 @@ class TrainingDevice:
         refuse_unknown_devices(self.device)
 
 
-# Labelled examples up to which a head alone is trained, unless --full says otherwise: the most at
-# which full training was not measurably better. See benchmarks/README.md.
+# Maximum number of labelled examples for which only a head is trained by default: up to here, full
+# training was not measurably better. See benchmarks/README.md.
 FEW = 1000
 
 
 @dataclass(frozen=True)
 class PretrainingJob:
-    """What to train, and on which instances."""
+    """The model to pretrain, and the training instances."""
 
     data: Path
-    config: str | None = None  # a file, or a name of pretraining.SIZES
+    config: str | None = None  # a file, or a key of pretraining.SIZES
     init: Path | None = None  # a model folder to start from, instead of a config
-    eval_dir: Path | None = None  # instead of eval_fraction
+    eval_dir: Path | None = None  # instances for evaluation, instead of eval_fraction
     extra: Mapping[str, str] = field(default_factory=dict)  # embedding -> field; empty: all
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """How instances are made; the defaults are those of the BERT paper."""
+    """Options for making training instances. The defaults are those of the BERT paper."""
 
     max_length: int = 128
     short_seq_prob: float = 0.1

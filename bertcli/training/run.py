@@ -1,19 +1,19 @@
 """A training run: start or resume, train, evaluate, write checkpoints, the log and the model.
 
-    OUT/config.json, model.safetensors, tokenizer files    the result, written when complete
-    OUT/log.jsonl, loss.svg                                the log, and its losses as a figure
+    OUT/config.json, model.safetensors, tokenizer files    the result, written at the end
+    OUT/log.jsonl, loss.svg                                the log and a figure of its losses
     OUT/checkpoint-500/                                    for --resume:
-        model.safetensors, config.json, tokenizer files    a model like any other
+        model.safetensors, config.json, tokenizer files    a model folder like any other
         optimizer.safetensors                              the moments of AdamW
         best.safetensors                                   the best weights so far, if kept
-        training_state.json                                everything else, the sha256 of all files
+        training_state.json                                all other state, sha256 of all files
 
-What is trained, and what its files are, is the task's. With several processes all of them read,
-and only the first writes.
+The task defines what is trained and which files the result has. With several processes, all of them
+read, and only the first writes.
 
-A checkpoint is written under a hidden name, synced and renamed; one to be removed is renamed first.
-So every folder with the name of a checkpoint is complete. Nothing in it is a pickle. What has no
-such file is not of a run, and never removed.
+A checkpoint is written under a hidden name, synced and renamed; to remove one, it is renamed first.
+So every folder with the name of a checkpoint is complete. It contains no pickles. A folder without
+training_state.json is not a checkpoint and is never removed.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ from bertcli.training.options import TrainingDevice
 
 # --- checkpoints ---
 
-VERSION = 5  # of training_state.json
+VERSION = 5  # version of training_state.json
 LOG, PLOT = "log.jsonl", "loss.svg"
-LOCK = ".lock"  # in the output folder, while a run writes there
+LOCK = ".lock"  # in the output folder, held during a run
 STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
 BEST = "best.safetensors"
 NAME = re.compile(r"checkpoint-(\d+)")
-RESULT = (  # files of a result, of whatever method
+RESULT = (  # files of a result, of any training method
     "config.json",
     "modules.json",
     "model.safetensors",
@@ -87,30 +87,30 @@ RESULT = (  # files of a result, of whatever method
     PROMPTS,
     *TOKENIZER_FILES,
 )
-MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # folders of a result
-MODULE_FILES = ("config.json", "model.safetensors")  # in them
+MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # module folders of a result
+MODULE_FILES = ("config.json", "model.safetensors")  # files in a module folder
 
 
 @dataclass
 class State:
-    """The state of a run besides weights and moments.
+    """The state of a run besides weights and optimizer moments.
 
-    Data order and dropout follow from the seed and the step alone, so no state of a random
-    generator is needed.
+    Data order and dropout depend only on the seed and the step, so no random generator state is
+    stored.
     """
 
-    step: int = 0  # steps done
-    log_bytes: int = 0  # of the log, at this step
+    step: int = 0  # completed steps
+    log_bytes: int = 0  # size of the log at this step
     window: Counter[str] = field(default_factory=Counter)  # sums since the log's last line
-    scaler: Mapping[str, float] = field(default_factory=dict)  # of float16's gradients
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what decides the numbers
+    scaler: Mapping[str, float] = field(default_factory=dict)  # gradient scaler, for float16
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what determines the results
     best: Mapping[str, Any] = field(default_factory=dict)  # the evaluation of the best weights
-    waited: int = 0  # evaluations since then
+    waited: int = 0  # evaluations since the best one
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The folder of a run, its checkpoints, and what to do with what is there."""
+    """The output folder of a run, its checkpoints, and how to handle existing files."""
 
     output: Path
     keep: int = 2
@@ -118,12 +118,12 @@ class Checkpoints:
     overwrite: bool = False
 
     def refuse_inputs(self, *named: str | Path | None) -> None:
-        """Raise OutputError when a file or folder to read is in this one, which a run clears."""
+        """Raise OutputError if an input is in the output folder, which a run clears."""
         refuse_inputs(filter(None, named), [self.output, *self.output.rglob("*")])
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder while the block runs; it is created if need be, and not left empty.
+        """Lock the folder during the block. It is created if needed, and not left empty.
 
         Raises OutputError if another process writes it.
         """
@@ -137,11 +137,11 @@ class Checkpoints:
                 yield
         finally:
             if not existed:
-                with suppress(OSError):  # it has files
+                with suppress(OSError):  # not empty
                     folder.rmdir()
 
     def refuse_others(self) -> None:
-        """Raise OutputError when the folder has files not to be overwritten."""
+        """Raise OutputError if the folder has files that must not be overwritten."""
         folder = self.output
         if not is_text(str(folder)):
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
@@ -168,7 +168,7 @@ class Checkpoints:
                 )
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints, in ascending order."""
+        """Return the steps of the checkpoints, ascending."""
         named = (NAME.fullmatch(path.parent.name) for path in self.output.glob(f"*/{STATE}"))
         return sorted(int(match[1]) for match in named if match)
 
@@ -177,17 +177,17 @@ class Checkpoints:
         return self.output / f"checkpoint-{step}"
 
     def last(self) -> Path | None:
-        """Return the last checkpoint, if any."""
+        """Return the last checkpoint, or None."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
     def sweep(self) -> None:
-        """Remove old checkpoints."""
+        """Remove all but the last ``keep`` checkpoints."""
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
 
     def clear(self) -> None:
-        """Remove what an earlier run left, the model first, as it is no longer complete."""
+        """Remove the files of an earlier run, config.json first: the model is incomplete then."""
         (self.output / "config.json").unlink(missing_ok=True)
         for path in [*self.output.iterdir()]:
             if NAME.fullmatch(path.name):
@@ -205,12 +205,12 @@ class Checkpoints:
             move(path, going / path.name)
 
     def kept(self) -> str:
-        """Describe what can be resumed from."""
+        """Return a message on the last checkpoint."""
         last = self.last()
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
 
     def resumable(self) -> str:
-        """Describe what can be resumed from, and how."""
+        """Return a message on the last checkpoint and how to resume from it."""
         resume = option("resume")
         advice = f"continue with {resume}" if self.last() else f"{resume} starts over"
         return f"{self.kept()}; {advice}"
@@ -223,7 +223,7 @@ def _digest(record: Mapping[str, Any]) -> str:
 def read_state(folder: Path) -> State:
     """Read the state of a checkpoint.
 
-    Raises OutputError for another version, and where a file is not as it was written.
+    Raises OutputError for another version, and if a file differs from what was written.
     """
     path = folder / STATE
     hint = (
@@ -244,19 +244,19 @@ def read_state(folder: Path) -> State:
 
 
 class TrainingDisplay(Display, Protocol):
-    """A display that shows a training, too."""
+    """A display that also shows training runs."""
 
     quiet: bool
 
     def follow_training(self, run: TrainingRun) -> None:
-        """Train to the end, and show the events."""
+        """Train to the end and show the events."""
 
 
 class PrintedTraining(PrintedDisplay):
-    """The display of a training that Python code starts."""
+    """The display of a training run started from Python code."""
 
     def follow_training(self, run: TrainingRun) -> None:
-        """Train to the end; write the evaluations that end a tenth of the run."""
+        """Train to the end; print the last evaluation of each tenth of the run."""
         steps = run.options.steps or 0
         tenths = run.state.step * 10 // steps if steps else 0
 
@@ -270,7 +270,7 @@ class PrintedTraining(PrintedDisplay):
 
 
 def evaluation_line(values: Mapping[str, Any]) -> str:
-    """Describe the evaluation on held-out instances or examples."""
+    """Return a line with the results of an evaluation on held-out instances or examples."""
     metrics = [
         f"{name.replace('_', ' ')} {value:.4f}"
         for name, value in values.items()
@@ -311,7 +311,7 @@ class Event(NamedTuple):
 
 
 class TrainingRun:
-    """A run that is ready to start or resume."""
+    """A training run that is ready to start or resume."""
 
     def __init__(self, task: TrainedTask, checkpoints: Checkpoints, ranks: Ranks) -> None:
         self.task = task
@@ -319,7 +319,7 @@ class TrainingRun:
         self.ranks = ranks
         self.options = options = task.options
         self.notes = list(task.notes)
-        # What is nested too deeply to be written with the model is refused here, before a step.
+        # Fails now, not after training, if the identity is nested too deeply to be written.
         identity = strict({**task.identity, "options": options.numbers()})
         self.state = State(fingerprint=as_json(identity))
         last = checkpoints.last() if checkpoints.resume else None
@@ -340,19 +340,19 @@ class TrainingRun:
                 self.best_weights = load_tensors(last / BEST)
 
     def execute(self, show: Callable[[Event], None]) -> None:
-        """Train, show what happens, and write the result.
+        """Train, show the events, and write the result.
 
-        Raises ModelError, naming the last good checkpoint, when the loss is no number any more or
-        memory runs out; OutputError when something cannot be written.
+        Raises ModelError, with the last good checkpoint, if the loss is not finite or memory runs
+        out; OutputError if files cannot be written.
         """
         options = self.options
         output = self.checkpoints.output
-        self.ranks.wait()  # all processes have checked the folder before anything is written
+        self.ranks.wait()  # all processes check the folder before anything is written
         with explained(output), ExitStack() as stack:
             log: IO[bytes] | None = None
             if self.ranks.first:
                 sync_folder(output.parent)
-                for path in output.glob(making(Path("*"), "*").name):  # of a run that was killed
+                for path in output.glob(making(Path("*"), "*").name):  # left by a killed run
                     shutil.rmtree(path)
                 self.checkpoints.sweep()
                 if not self.state.step:
@@ -399,15 +399,18 @@ class TrainingRun:
             ) from None
 
     def _ends(self, step: int) -> bool:
-        """Return whether this step is the last, or the last one for which there is patience."""
+        """Return True if this step is the last one, or the ``patience`` is exhausted."""
         return step == self.options.steps or self.state.waited >= (self.options.patience or inf)
 
     def _due(self, step: int, every: int | None) -> bool:
-        """Return whether something is due after this step; after the last step, everything is."""
+        """Return True if an action is due after this step, as every action is after the last."""
         return self._ends(step) or bool(every and step % every == 0)
 
     def _after(self, step: int, rate: float) -> Iterator[Event]:
-        """Yield what is due after a step; the last one is known once it is evaluated."""
+        """Log, evaluate and save if due after a step; yield the events.
+
+        Evaluation comes first, as it may end the run.
+        """
         options = self.options
         objective = self.task.objective
         training = self.training
@@ -446,7 +449,7 @@ class TrainingRun:
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
 
     def _save(self, step: int, log: IO[bytes]) -> None:
-        """Write a checkpoint, and remove old ones."""
+        """Write a checkpoint and remove old ones."""
         training = self.training
         state = self.state
         sync(log)
@@ -475,7 +478,7 @@ class TrainingRun:
             if self.task.manifest:
                 described = strict({**self.task.manifest, "metrics": self.state.best})
                 write_json(folder / "manifest.json", described)
-            with suppress(BertcliError):  # without matplotlib there is none
+            with suppress(BertcliError):  # no figure without matplotlib
                 require_matplotlib(f"drawing {PLOT}")
                 (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
 
@@ -486,7 +489,7 @@ CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 
 def plot(log: Path) -> bytes:
-    """Draw the losses of a log over its steps, as SVG; a line that is no object has none."""
+    """Return an SVG figure of the losses in a log over its steps; invalid lines are skipped."""
     lines = [*map(object_in, log.read_bytes().splitlines())]
     with drawing():
         from matplotlib.figure import Figure
@@ -497,5 +500,5 @@ def plot(log: Path) -> bytes:
             points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), marker=".", label=name)
-                axes.legend()  # again, with this one; without any it would warn
+                axes.legend()  # once per curve: without any curve, it would warn
         return encode(figure, "svg", "Loss by step")

@@ -1,4 +1,4 @@
-"""`bertcli.train`: a model trained on a file of examples, from Python."""
+"""`bertcli.train`: train a model on a file of examples, from Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertcli.tasks.learning import FieldNames
 from bertcli.training.options import FineTuningJob, TrainingDevice, TrainingOptions
 from bertcli.versions import require_torch
 
-NOT_OPTIONS = {"file", "base", "fields"}  # fields of a job that follow from other options
+NOT_OPTIONS = {"file", "base", "fields"}  # fields of a job that are not options
 
 
 def train(
@@ -31,15 +31,14 @@ def train(
     quiet: bool | None = False,
     **options: Any,
 ) -> None:
-    """Train a model on a file of examples, into a folder.
+    """Train a model on a file of examples, and write it to a folder.
 
     ``options`` are those of `bertcli train` with underscores: ``epochs``, ``frozen`` and so on;
     ``extra`` is a mapping of names to fields. None is the default. Progress and notes go to stderr,
     unless ``quiet``.
 
-    Raises UsageError for options that have no meaning, InputError for examples that nothing can be
-    learnt from, ModelError for a model that cannot be trained, OutputError for a folder that
-    exists.
+    Raises UsageError for invalid options, InputError for examples that cannot be used for training,
+    ModelError for a model that cannot be trained, OutputError for a folder that exists.
     """
     require_torch("training")
     from bertcli.training.fine_tuning import fine_tune
@@ -66,7 +65,7 @@ def train(
         ),
     )
     numbers: Mapping[str, Any] = {**chosen["numbers"], "eval_fraction": job.eval_fraction}
-    options_from(TrainingOptions, numbers)  # refused before anything is read
+    options_from(TrainingOptions, numbers)  # raises for invalid options before files are read
     readers = example_readers([job.file, job.eval], reading)
     log = PrintedTraining(bool(quiet))
     fine_tune(
