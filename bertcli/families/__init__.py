@@ -1,9 +1,9 @@
-"""Encoders that are BERT but for a few places: RoBERTa, DistilBERT, ModernBERT and their like.
+"""Encoders that differ from BERT in a few ways: RoBERTa, DistilBERT, ModernBERT and others.
 
-A family is a page that says, as data, how its config.json, its tensors and its classes are called
-and where its model differs from BERT (`Structure`). The networks are built in `models`, which reads
-the structure and knows no family; files are read in `checkpoints`, which knows the names alone.
-Begin with `structure`, then `family`, then any page: `roberta`, `distilbert`, `electra`,
-`albert`, `mpnet`, `modernbert`, `nomic`, `gte`, `jina`, `deberta`; `registry` lists them, and has
-BERT itself. No page imports another; nothing needs torch.
+A family is a page of data: its names for config.json keys, tensors and classes, and how its model
+differs from BERT (`Structure`). `models` builds networks from the structure and knows no family;
+`checkpoints` reads files and uses only the names. Begin with `structure`, then `family`, then any
+page: `roberta`, `distilbert`, `electra`, `albert`, `mpnet`, `modernbert`, `nomic`, `gte`, `jina`,
+`deberta`. `registry` lists them and defines BERT itself. No page imports another; nothing needs
+torch.
 """

@@ -1,4 +1,4 @@
-"""ALBERT: narrow tables, and few layers that are used again and again.
+"""ALBERT: small embedding tables, and few layers that are used repeatedly.
 
 Source: ALBERT: A Lite BERT for Self-supervised Learning of Language Representations, section 3.1;
 the classes of this name in transformers.
@@ -10,11 +10,11 @@ from bertcli.families.family import Family, classes, refuse_variants
 from bertcli.families.structure import Dropouts, Structure
 from bertcli.io.typed_json import JsonObject, whole_number
 
-LAYER = "encoder.albert_layer_groups.#.albert_layers.0"  # a group has one layer in all models
+LAYER = "encoder.albert_layer_groups.#.albert_layers.0"  # groups have one layer in all models
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where ALBERT differs from BERT. ModelError for groups of several layers."""
+    """Return how ALBERT differs from BERT. Raises ModelError for groups of several layers."""
     count: int = values["num_hidden_layers"]
     groups: int = values.needed("num_hidden_groups", whole_number(1, max(count, 1)))
     refuse_variants(values, {"inner_group_num": 1})

@@ -1,4 +1,4 @@
-"""DeBERTa v2 and v3: attention that compares words with distances, and distances with words.
+"""DeBERTa v2 and v3: attention between tokens and relative positions, in both directions.
 
 Source: DeBERTa: Decoding-enhanced BERT with Disentangled Attention; DeBERTaV3; the classes of this
 name in transformers.
@@ -15,9 +15,9 @@ from bertcli.io.typed_json import PROBABILITY, TEXT, JsonObject
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json as of a file whose head for words has BERT's names, as ours are.
+    """Return config.json as for a file whose masked-LM head has BERT's tensor names.
 
-    The other head always multiplies by the word embeddings, whatever tie_word_embeddings says.
+    The other head always multiplies by the word embeddings, regardless of tie_word_embeddings.
     """
     if values.get("legacy") is False:
         return {**values, "legacy": True, "tie_word_embeddings": True}
@@ -25,7 +25,10 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where DeBERTa differs from BERT. ModelError for sizes that differ in one model."""
+    """Return how DeBERTa differs from BERT.
+
+    Raises ModelError if the embedding or pooler size differs from the hidden size.
+    """
     hidden = values["hidden_size"]
     heads = values["num_attention_heads"]
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), hidden)

@@ -12,7 +12,7 @@ from bertcli.io.typed_json import PROBABILITY, JsonObject
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where DistilBERT differs from BERT."""
+    """Return how DistilBERT differs from BERT."""
     head = TextHead(
         pooler=False, activation="relu", dropout=values.checked("seq_classif_dropout", PROBABILITY)
     )

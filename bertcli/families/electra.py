@@ -1,6 +1,6 @@
-"""ELECTRA: BERT with narrow tables, no pooler, and heads of its own.
+"""ELECTRA: BERT with small embedding tables, no pooler, and its own heads.
 
-Its discriminator tells which words were replaced, its generator replaces them. Source: ELECTRA:
+The generator replaces words; the discriminator detects replaced words. Source: ELECTRA:
 Pre-training Text Encoders as Discriminators Rather Than Generators; the classes of this name in
 transformers.
 """
@@ -13,7 +13,7 @@ from bertcli.io.typed_json import PROBABILITY, JsonObject, whole_number
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where ELECTRA differs from BERT. ModelError for a summary other than usual."""
+    """Return how ELECTRA differs from BERT. Raises ModelError for an unsupported summary."""
     width: int = values.needed("embedding_size", whole_number(1))
     refuse_variants(values, {"summary_type": "first", "summary_use_proj": True})
     return Structure(

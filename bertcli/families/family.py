@@ -1,11 +1,11 @@
-"""A family: how its config.json, its tensors and its classes are called, seen from BERT's names.
+"""A family: its names for keys of config.json, tensors and classes, mapped to BERT's names.
 
-What the values of config.json may be is one table, key -> check; a page has those of its own keys.
+One table, key -> check, validates the values of config.json; a page checks its own keys.
 
-Names of tensors are pairs of templates, the family's and ours. `#` is a number; a template stands
-for its own name and for all names that go on with a dot behind it. Those of the encoder are written
-without the prefix that classes with a head put in front (`roberta.`, ours is `bert.`). The first
-pair that fits counts, in both directions.
+Tensor names are pairs of templates, the family's and ours. `#` matches a number. A template matches
+its own name and all names that continue it after a dot. Templates of encoder tensors have no prefix
+(`roberta.`, ours is `bert.`), although the tensors do in classes with a head. The first matching
+pair is used, in both directions.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from bertcli.io.typed_json import (
 )
 
 BASE = "bert."
-PARTS = ("embeddings.", "encoder.", "pooler.")  # what BASE is the prefix of, and is left out for
+PARTS = ("embeddings.", "encoder.", "pooler.")  # names that have the prefix BASE
 
-Ours: TypeAlias = str | tuple[str, ...]  # a template, or several: stacked
-Names: TypeAlias = tuple[tuple[str, Ours], ...]  # (template of the family, ours)
+Ours: TypeAlias = str | tuple[str, ...]  # a template, or several: stacked in one tensor
+Names: TypeAlias = tuple[tuple[str, Ours], ...]  # (template of the family, our template)
 
-# --- what the values of config.json may be ---
+# --- checks of the values of config.json ---
 
-DEEPEST = 1000  # layers; a file of settings alone would ask for the memory and time of more
+DEEPEST = 1000  # maximum layers: a malicious config could claim any amount of memory and time
 
 
 def _listing(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return what tells whether a value is a list of such values."""
+    """Return a function that returns True for lists whose items satisfy ``of``."""
     return lambda value: isinstance(value, list | tuple) and all(map(of, value))
 
 
 def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return what tells whether a value is an object of such keys and values."""
+    """Return a function that returns True for objects whose keys and values satisfy these."""
 
     def holds(value: Any) -> bool:
         return isinstance(value, Mapping) and all(
@@ -57,7 +57,7 @@ def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[
 
 
 def _is_table(name: Any) -> bool:
-    """Tell whether a module may have this name, which cannot contain a dot."""
+    """Return True if torch accepts this name for a module; it must not contain a dot."""
     return bool(is_text(name) and name and "." not in name)
 
 
@@ -66,7 +66,7 @@ def _is_label(value: Any) -> bool:
 
 
 def _is_index(value: Any) -> bool:
-    """Tell whether this is a whole number, which may be written as text: keys always are."""
+    """Return True for an integer, or its decimal digits (keys of JSON objects are strings)."""
     if isinstance(value, str):
         return value.isascii() and value.isdecimal() and len(value) < 10
     return COUNT.holds(value)
@@ -74,7 +74,7 @@ def _is_index(value: Any) -> bool:
 
 SIZE, COUNT = whole_number(1), whole_number()
 
-# null is no size; for any other key it is the default.
+# For these keys, null is invalid; for any other key, it means the default.
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -85,7 +85,7 @@ SIZES = (
     "type_vocab_size",
 )
 
-# null is the default for all but the sizes.
+# null is accepted as the default for all keys except the sizes.
 CHECKS: Mapping[str, Check] = {
     "vocab_size": SIZE,
     "hidden_size": SIZE,
@@ -126,9 +126,9 @@ CHECKS: Mapping[str, Check] = {
     "model_type": TEXT,
 }
 
-# --- what pages have in common ---
+# --- shared by pages ---
 
-# Class of transformers, behind a family's name -> ours; "" for one that few families have.
+# Class of transformers without the family's prefix -> ours; "" for a class of few families.
 HEADS: Mapping[str, str] = {
     "Model": "BertModel",
     "ForPreTraining": "",
@@ -158,17 +158,17 @@ TEXT_HEAD: Mapping[str, Names] = {
 
 
 def classes(prefix: str, **others: str) -> dict[str, str]:
-    """Return the classes of transformers that begin so, and ours: as in HEADS, but for `others`."""
+    """Return the classes of transformers with a prefix -> ours: HEADS, updated by ``others``."""
     return {prefix + theirs: ours for theirs, ours in {**HEADS, **others}.items() if ours}
 
 
 def like_bert(values: JsonObject) -> Structure:
-    """Return BERT's structure, whatever config.json says."""
+    """Return BERT's structure, whatever config.json contains."""
     return BERT
 
 
 def unsupported(values: JsonObject, key: str, supported: str) -> ModelError:
-    """Return the error for a model of a family that bertcli knows, with a part that it lacks."""
+    """Return the error for a variant of a known family that is not supported."""
     return ModelError(
         f"{values.source}: {values.path}{key} {values[key]!r} is not supported, only {supported}",
         f"the folder is not broken: bertcli lacks this variant; give another {option('model')}",
@@ -176,9 +176,9 @@ def unsupported(values: JsonObject, key: str, supported: str) -> ModelError:
 
 
 def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
-    """Raise ModelError unless these keys, where there are any, say the one value that is supported.
+    """Raise ModelError unless each of these keys is absent or has the one supported value.
 
-    null is as good where that one is off.
+    If the supported value is falsy, null is accepted too.
     """
     for key, only in supported.items():
         value = values.get(key, only)
@@ -186,16 +186,16 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
             raise unsupported(values, key, json.dumps(only))
 
 
-# The heads of RoBERTa, which others have as well.
+# The heads of RoBERTa, shared by other families.
 LIKE_ROBERTA = Structure(
     word_head=WordHead(activation="gelu"),
     text_head=TextHead(pooler=False, drop_first=None),
 )
 
-# --- what pages with rotary positions have in common ---
+# --- shared by pages with rotary positions ---
 
 ROPE_TYPES = ("default", "linear")
-# Tensors of a layer as newer models of transformers with rotary positions call them.
+# Tensor names of a layer in newer models of transformers with rotary positions.
 ROTARY_LAYERS: Names = (
     ("layers.#.self_attn.q_proj", QKV[0]),
     ("layers.#.self_attn.k_proj", QKV[1]),
@@ -204,7 +204,7 @@ ROTARY_LAYERS: Names = (
     ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
     ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
 )
-# As their files called them before.
+# Their names in older files.
 OLDER_NORMS: Names = (
     ("emb_ln", "embeddings.LayerNorm"),
     ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
@@ -213,10 +213,10 @@ OLDER_NORMS: Names = (
 
 
 def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
-    """Return the rotary positions of every layer, the same in all, `theta` where none is named.
+    """Return the rotary positions of each layer, equal for all; ``theta`` is the default base.
 
-    Today's key is `rope_parameters`, older ones are `rope_scaling` and `rope_theta`. ModelError for
-    heads that are not as wide as the hidden size divided by them.
+    The current key is `rope_parameters`; older ones are `rope_scaling` and `rope_theta`. Raises
+    ModelError if the head size is not the hidden size divided by the number of heads.
     """
     size = values.whole("head_dim", 1)
     heads = values["num_attention_heads"]
@@ -228,7 +228,7 @@ def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
 
 
 def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
-    """Return the rotary positions of one object. ModelError for a kind that is unknown."""
+    """Return the rotary positions of one object. Raises ModelError for an unknown rope type."""
     key = "type" if scaling_settings.get("rope_type") is None else "rope_type"
     kind = scaling_settings.text(key) or "default"
     if kind not in ROPE_TYPES:
@@ -244,30 +244,30 @@ def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
 
 
 class Family(NamedTuple):
-    """A page: all of a family that can be said without building its model."""
+    """A page: everything about a family except its network."""
 
     model_type: str  # in config.json
-    title: str  # for people
-    classes: Mapping[str, str]  # as transformers calls them -> ours
-    base: str = "bert"  # what precedes the names of an encoder with a head
-    keys: Mapping[str, str] = {}  # field of BertConfig -> its key here
-    lacks: Collection[str] = ()  # fields of BertConfig that have no key here
-    defaults: Mapping[str, Any] = {}  # key -> value that is not BERT's
-    structure: Callable[[JsonObject], Structure] = like_bert  # of config.json, defaults filled in
+    title: str  # name in messages
+    classes: Mapping[str, str]  # class of transformers -> ours
+    base: str = "bert"  # prefix of encoder tensors in models with a head
+    keys: Mapping[str, str] = {}  # field of BertConfig -> key of config.json
+    lacks: Collection[str] = ()  # fields of BertConfig that have no key
+    defaults: Mapping[str, Any] = {}  # key -> default, where it differs from BERT's
+    structure: Callable[[JsonObject], Structure] = like_bert  # takes config.json with defaults
     tensors: Names = ()
-    heads: Mapping[str, Names] = {}  # our class -> of its head alone
-    older: Names = ()  # of tensors, in older files alone
-    renewed: Callable[[JsonObject], Mapping[str, Any]] = dict  # an older config.json, as of today
+    heads: Mapping[str, Names] = {}  # our class -> names of its head's tensors
+    older: Names = ()  # names in older files only
+    renewed: Callable[[JsonObject], Mapping[str, Any]] = dict  # updates an older config.json
 
     def key(self, name: str) -> str:
         """Return the key of config.json for a field of BertConfig."""
         return self.keys.get(name, name)
 
     def filled(self, raw: JsonObject) -> JsonObject:
-        """Return config.json's content with the defaults of what it does not say.
+        """Return config.json's values, with defaults for missing keys.
 
-        null is the default as well, except for sizes, and for ``pad_token_id``, whose null has a
-        meaning. ModelError for a value of the wrong type.
+        null means the default too, except for sizes and ``pad_token_id``, whose null has a meaning.
+        Raises ModelError for a value of the wrong type.
         """
         for name, check in CHECKS.items():
             key = self.key(name)
@@ -280,19 +280,19 @@ class Family(NamedTuple):
         return JsonObject({**self.defaults, **values}, raw.source)
 
     def our_class(self, name: str) -> str:
-        """Return our class for one of transformers; what is unknown stays as it is."""
+        """Return our class for a class of transformers. Unknown names are returned unchanged."""
         return self.classes.get(name, name)
 
     def their_class(self, name: str) -> str:
-        """Return the class of transformers for one of ours; what is unknown stays as it is."""
+        """Return the class of transformers for our class. Unknown names are returned unchanged."""
         return next((theirs for theirs, ours in self.classes.items() if ours == name), name)
 
     # --- names of tensors ---
 
     def ours(self, name: str, kind: str = "") -> tuple[str, ...]:
-        """Return our names for a tensor of a file: several where it holds several, stacked.
+        """Return our names for a tensor of a file; several if it is a stack of several tensors.
 
-        ``kind`` is our class that is read: names of its head count before those of others.
+        ``kind`` is our class of the model: the names of its head precede those of other heads.
         """
         body = name.removeprefix(f"{self.base}.").removeprefix(BASE)
         for theirs, parts in self._pairs(kind):
@@ -302,9 +302,9 @@ class Family(NamedTuple):
         return (BASE + body if our_name == body != name else our_name,)
 
     def theirs(self, name: str, kind: str = "") -> str:
-        """Return the name under which transformers saves our tensor, in the file of this class.
+        """Return the name under which transformers saves our tensor in a model of this class.
 
-        The parts of a stacked tensor have one name.
+        All parts of a stacked tensor have the same name.
         """
         body = name.removeprefix(BASE)
         for theirs, parts in self._pairs(kind, others=False):
@@ -333,7 +333,7 @@ def _each(parts: Ours) -> tuple[str, ...]:
 
 
 def _filled(template: str, match: re.Match[str]) -> str:
-    """Return the name that fits a template as the matched one fits the other template."""
+    """Return a template with its numbers and the rest of the name taken from a match."""
     numbers = iter(match.groups())
     return re.sub("#", lambda _: next(numbers), template) + match.string[match.end() :]
 

@@ -1,7 +1,7 @@
-"""GTE: BERT with rotary positions and gates. Today's files are `gte`, Alibaba's own are `new`.
+"""GTE: BERT with rotary positions and gated layers. Current files are `gte`, Alibaba's are `new`.
 
 Source: mGTE: Generalized Long-Context Text Representation and Reranking Models; the classes of this
-name in transformers, and for `new` the code that comes with the files.
+name in transformers, and for `new` the code distributed with the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GATE, UP = "encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.de
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where GTE differs from BERT."""
+    """Return how GTE differs from BERT."""
     return Structure(
         absolute_positions=False,
         token_types=values["type_vocab_size"] > 0,
@@ -28,7 +28,7 @@ def structure(values: JsonObject) -> Structure:
 
 
 def new_structure(values: JsonObject) -> Structure:
-    """Return where Alibaba's `new` differs from BERT. ModelError for what GTE has not."""
+    """Return how Alibaba's `new` differs from BERT. Raises ModelError for unsupported values."""
     refuse_variants(values, SAME)
     scaling = values.object("rope_scaling")
     if scaling.get("type") != "ntk":
@@ -43,7 +43,7 @@ def new_structure(values: JsonObject) -> Structure:
     return structure(plain)._replace(rotary=(turned,) * values["num_hidden_layers"])
 
 
-# What Alibaba's files may say, and GTE has.
+# Values in Alibaba's files that are supported, as GTE has the same behaviour.
 SAME = {
     "position_embedding_type": "rope",
     "layer_norm_type": "layer_norm",
@@ -65,7 +65,7 @@ HEAD = (
     ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
     ("lm_head.decoder", "cls.predictions.decoder"),
 )
-# As `new` calls them, and transformers when it saves a `gte`.
+# Names in `new` files, and in `gte` files saved by transformers.
 BEFORE = (
     ("encoder.layer.#.attention.o_proj", "encoder.layer.#.attention.output.dense"),
     ("encoder.layer.#.attn_ln", "encoder.layer.#.attention.output.LayerNorm"),

@@ -1,4 +1,4 @@
-"""Jina v3: XLM-RoBERTa with rotary positions in place of its table.
+"""Jina v3: XLM-RoBERTa with rotary positions instead of a position table.
 
 Source: jina-embeddings-v3: Multilingual Embeddings With Task LoRA; the classes of this name in
 transformers, whose checkpoints have the adapters merged or left out.
@@ -22,7 +22,7 @@ from bertcli.io.typed_json import JsonObject
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where Jina v3 differs from BERT."""
+    """Return how Jina v3 differs from BERT."""
     return LIKE_ROBERTA._replace(absolute_positions=False, rotary=rotary(values, 20_000.0))
 
 

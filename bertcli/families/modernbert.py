@@ -1,4 +1,4 @@
-"""ModernBERT: norms first, rotary positions, gates, no biases, and a window in most layers.
+"""ModernBERT: pre-norm, rotary positions, gates, no biases, and local attention in most layers.
 
 Source: Smarter, Better, Faster, Longer; the classes of this name in transformers.
 """
@@ -11,7 +11,7 @@ from bertcli.families.family import QKV, Family, classes, scaled
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
 from bertcli.io.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
 
-# Kind of a layer -> the key of its base of rotary positions, and the base.
+# Layer type -> the key of its rotary base, and the default base.
 KINDS = {
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
@@ -19,9 +19,10 @@ KINDS = {
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json with a base of rotary positions for layers with a window.
+    """Return config.json with a rotary base for layers with local attention.
 
-    null is the base of the other layers, as it was in transformers 4; 5 cannot build such a model.
+    null means the base of the other layers, as in transformers 4; version 5 cannot build such a
+    model.
     """
     (base, default), (window_base, _) = KINDS.values()
     if window_base in values and values[window_base] is None:
@@ -30,7 +31,7 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where ModernBERT differs from BERT."""
+    """Return how ModernBERT differs from BERT."""
     kinds = _kinds(values)
     rotary = _rotary(values)
     reach = values.needed("local_attention", whole_number()) // 2

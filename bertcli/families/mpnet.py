@@ -1,6 +1,6 @@
-"""MPNet: one table of distances for all layers, on top of positions; no token types.
+"""MPNet: absolute positions and one table of relative positions for all layers; no token types.
 
-Positions are counted from behind the padding as in RoBERTa. Source: MPNet: Masked and Permuted
+Positions start after the padding id, as in RoBERTa. Source: MPNet: Masked and Permuted
 Pre-training for Language Understanding; the classes of this name in transformers.
 """
 
@@ -10,12 +10,12 @@ from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, 
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject, whole_number
 
-PADDING = 1  # whatever pad_token_id says, positions are counted so
-BUCKETS = 32  # that distances are sorted into, however large the table is
+PADDING = 1  # positions start after this id, regardless of pad_token_id
+BUCKETS = 32  # number of distance buckets, regardless of the size of the table
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where MPNet differs from BERT. ModelError for a table with too few rows."""
+    """Return how MPNet differs from BERT. Raises ModelError for a table with too few rows."""
     buckets: int = values.needed("relative_attention_num_buckets", whole_number())
     if buckets < BUCKETS:
         raise unsupported(values, "relative_attention_num_buckets", f"{BUCKETS} or more")

@@ -1,7 +1,7 @@
-"""NomicBERT: BERT with rotary positions, gates and no biases in its matrices.
+"""NomicBERT: BERT with rotary positions, gates and no biases in linear layers.
 
 Source: Nomic Embed: Training a Reproducible Long Context Text Embedder; the classes of this name in
-transformers, and for older files the code that comes with them.
+transformers, and for older files the code distributed with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertcli.families.family import (
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject
 
-# Key of older files, those of nomic-ai -> today's.
+# Key of older files by nomic-ai -> current key.
 OLDER = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -34,7 +34,7 @@ OLDER = {
     "attn_pdrop": "attention_probs_dropout_prob",
 }
 GATES = {"swiglu": "silu", "geglu": "gelu"}
-# What older files may say, and this page has.
+# Values in older files that are supported.
 SAME: Mapping[str, Any] = {
     "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False,
@@ -51,7 +51,7 @@ SAME: Mapping[str, Any] = {
 
 
 def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json with today's keys. ModelError for another network than that of today."""
+    """Return config.json with current keys. Raises ModelError for an unsupported network."""
     refuse_variants(values, SAME)
     renamed = {key: value for key, value in values.items() if key not in SAME}
     for key, name in OLDER.items():
@@ -64,7 +64,7 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where NomicBERT differs from BERT."""
+    """Return how NomicBERT differs from BERT."""
     return Structure(
         absolute_positions=False,
         attention_bias=False,

@@ -1,4 +1,4 @@
-"""All families, by the `model_type` of config.json: BERT itself, and a line for each page."""
+"""All families by the `model_type` of config.json, including BERT itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertcli.families.nomic import NOMIC_BERT
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bertcli.families.structure import HEAD_PARTS
 
-ELECTRAS = "BertForReplacedTokens"  # a head that transformers has for ELECTRA alone
+ELECTRAS = "BertForReplacedTokens"  # transformers has this head only for ELECTRA
 BERT = Family("bert", "BERT", classes={name: name for name in HEAD_PARTS if name != ELECTRAS})
 
 FAMILIES: Mapping[str, Family] = {
@@ -44,9 +44,9 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(raw: Mapping[str, Any], source: str) -> Family:
-    """Return the family of config.json's content; ModelError, naming `source`, for another.
+    """Return the family of config.json's content. Raises ModelError, with `source`, if unknown.
 
-    Google's bert_config.json has no model_type, so then the architecture's name decides.
+    Google's bert_config.json has no model_type; the architecture's name decides then.
     """
     named = (raw.get("architectures") or ["Bert"])[0]
     kind = raw.get("model_type")

@@ -1,8 +1,8 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT, trained better and without sentence pairs.
+"""RoBERTa, XLM-RoBERTa and CamemBERT: BERT with better training and without sentence pairs.
 
-Positions are counted from behind the id of the padding token; heads for texts have two layers and
-need no pooler. Source: RoBERTa: A Robustly Optimized BERT Pretraining Approach; fairseq's
-make_positions; the classes of these names in transformers.
+Positions start after the padding id; heads for texts have two layers and no pooler. Source:
+RoBERTa: A Robustly Optimized BERT Pretraining Approach; fairseq's make_positions; the classes of
+these names in transformers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bertcli.io.typed_json import JsonObject, whole_number
 
 
 def structure(values: JsonObject) -> Structure:
-    """Return where RoBERTa differs from BERT. ModelError without an id of the padding token."""
+    """Return how RoBERTa differs from BERT. Raises ModelError without a padding token id."""
     padding: int = values.needed("pad_token_id", whole_number())
     return LIKE_ROBERTA._replace(first_position=padding + 1)
 
