@@ -1,4 +1,4 @@
-"""Arguments of transformers: their names here, or an error that says what to write instead.
+"""Arguments of transformers: translated to our names, or refused with what to write instead.
 
     model(input_ids, attention_mask=mask, output_attentions=True)
     BertModel(config, add_pooling_layer=False)
@@ -30,7 +30,7 @@ from bertcli.models.outputs import LOSS, PastKeyValues
 
 # --- names ---
 
-OUR_NAMES: Mapping[str, str] = {  # argument of transformers -> argument here
+OUR_NAMES: Mapping[str, str] = {  # argument of transformers -> our argument
     "input_ids": "ids",
     "inputs_embeds": "ids",
     "attention_mask": "keep",
@@ -40,7 +40,7 @@ OUR_NAMES: Mapping[str, str] = {  # argument of transformers -> argument here
     "torch_dtype": "dtype",
     "local_files_only": "offline",
 }
-ALTERNATIVES: Mapping[str, str] = {  # argument of transformers and its predecessors -> advice
+ALTERNATIVES: Mapping[str, str] = {  # unsupported argument of transformers -> advice
     "labels": f"write loss = {LOSS}",
     "masked_lm_labels": f"write loss = {LOSS}",
     "lm_labels": f"write loss = {LOSS}",
@@ -57,7 +57,7 @@ ALTERNATIVES: Mapping[str, str] = {  # argument of transformers and its predeces
     "from_tf": "leave it out: files of TensorFlow are recognised",
     "from_flax": "convert the model with transformers first",
 }
-# Arguments of a call, not of constructors and loaders.
+# Arguments of calls, not of constructors and loaders.
 CALL_ONLY = (
     "input_ids",
     "inputs_embeds",
@@ -78,7 +78,7 @@ IGNORED_OPTIONS = (
     "ignore_mismatched_sizes",
 )
 POSITIONAL_ARGUMENTS = ("ids", "keep", "types", "at", "extra", "kernels", "memories")
-# Fields of a config that the weights do not depend on.
+# Config fields that do not affect the weights.
 FREE_FIELDS = (
     "other",
     "architectures",
@@ -114,10 +114,10 @@ def refuse_foreign(arguments: Mapping[str, Any], owner: str) -> None:
 def call_arguments(
     config: BertConfig, inputs: Sequence[Any], keywords: Mapping[str, Any], owner: str
 ) -> dict[str, Any]:
-    """Return the arguments of a call under our names, with the defaults of the config.
+    """Return the arguments of a call under our names, with defaults from the config.
 
-    ``inputs`` are the arguments by position. Raises UsageError for unsupported arguments, and for
-    likely mistakes: masks with values other than 0 and 1, token types in place of a mask.
+    ``inputs`` are the positional arguments. Raises UsageError for unsupported arguments, and for
+    likely mistakes: masks with values other than 0 and 1, token types instead of a mask.
     """
     keywords = {name: value for name, value in keywords.items() if value is not None}
     refuse_foreign(keywords, owner)
@@ -134,7 +134,7 @@ def call_arguments(
     if keywords.get("position_ids") is not None or "at" in POSITIONAL_ARGUMENTS[: len(inputs)]:
         _check_positions(config)
     _check_cross_attention(arguments)
-    if not torch.compiler.is_compiling():  # a compiler has no values to check
+    if not torch.compiler.is_compiling():  # values are unknown during compilation
         for name in ("keep", "encoder_attention_mask"):
             _check_mask(arguments.get(name))
         if len(inputs) > 1:
@@ -167,7 +167,7 @@ def _check_ids(ids: Any, owner: str) -> None:
 
 
 def _check_positions(config: BertConfig) -> None:
-    """Raise UsageError for a model whose position_ids do not count from 0."""
+    """Raise UsageError for position_ids if the model's positions do not count from 0."""
     title = config.family.title
     first = config.structure.first_position
     if not config.structure.absolute_positions:
@@ -205,9 +205,9 @@ def _check_mask(mask: Any) -> None:
 
 
 def _refuse_types_for_mask(ids: Tensor, mask: Tensor | None, padding: int | None) -> None:
-    """Raise UsageError for a mask, given by position, that hides the first token of a text.
+    """Raise UsageError for a positional mask that hides the first token of a text.
 
-    Those are probably token types, which were the second argument before 2019.
+    It is probably token types, which were the second argument before 2019.
     """
     if mask is None or ids.is_floating_point() or mask.shape != ids.shape or not ids.numel():
         return

@@ -1,11 +1,11 @@
-"""Outputs of models: tensors by name, and in order.
+"""Outputs of models: tensors by name and by position.
 
     output = model(ids)
     output.last_hidden_state, output["last_hidden_state"], output[0]   # [B, L, hidden]
     last, pooled = model(ids)
 
-Names and order are those of transformers' outputs. Tensors that a call does not compute are None,
-and are left out of the order.
+Names and order are those of transformers' outputs. Tensors that a call does not compute are None
+and are not counted in the order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LOSS = "torch.nn.functional.cross_entropy(output.logits.flatten(0, -2), labels.f
 
 @dataclass(eq=False)
 class ModelOutput:
-    """Tensors by name, or in order without those that are None.
+    """Tensors by name, or by position among those that are not None.
 
-    Iteration yields the tensors, so that outputs can be unpacked; in transformers it yields names.
+    Iteration yields tensors, so that outputs can be unpacked; in transformers it yields names.
     """
 
     def to_tuple(self) -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ class ModelOutput:
         return name in self.keys()
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError with what to write instead."""
+        """Raise AttributeError with a message on what to write instead."""
         if name == "loss":
             raise AttributeError(f"a model computes no loss: write loss = {LOSS}")
         if not name.startswith("_") and hasattr(Tensor, name):
@@ -81,10 +81,10 @@ class EncoderOutput(ModelOutput):
 
     last_hidden_state: Tensor  # [B, L, hidden]
     pooler_output: Tensor | None = None  # [B, hidden]
-    hidden_states: tuple[Tensor, ...] | None = None  # of the embeddings and of each layer
+    hidden_states: tuple[Tensor, ...] | None = None  # embeddings, then each layer
     past_key_values: PastKeyValues | None = None
-    attentions: tuple[Tensor, ...] | None = None  # each layer's [B, H, L, L]
-    cross_attentions: tuple[Tensor, ...] | None = None  # each layer's [B, H, L, S]
+    attentions: tuple[Tensor, ...] | None = None  # per layer [B, H, L, L]
+    cross_attentions: tuple[Tensor, ...] | None = None  # per layer [B, H, L, S]
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
-"""Changes to a built model, which need no change of the forward passes.
+"""Changes to a built model that need no change of the forward pass.
 
-Letters as in attention.py.
+For letters in shapes, see attention.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bertcli.models.bert import BertAttention, BertModel, extra_tables
 def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     """Prune heads: layer -> heads, both numbered as in the model before any pruning.
 
-    `model.config.pruned_heads` then has all pruned heads, so that the model can be saved and built
-    again. Raises ModelError for a layer or head that does not exist, for a layer that would keep no
-    head, and for models whose layers share a table with a column per head; ValueError if layers
-    share their weights.
+    All pruned heads are recorded in `model.config.pruned_heads`, so that the model can be saved and
+    rebuilt. Raises ModelError for a layer or head that does not exist, for a layer that would have
+    no head left, and for models whose layers share a table with a column per head; ValueError if
+    layers share their weights.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
     before = model.config
@@ -42,7 +42,7 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
 
 
 def _keep_heads(attention: BertAttention, kept: list[int]) -> None:
-    """Remove the rows and columns of all heads but those with these indices."""
+    """Remove the rows and columns of all heads except those with these indices."""
     size = attention.self.head_size
     rows = torch.cat([torch.arange(size) + index * size for index in kept])
     rows = rows.to(attention.self.query.weight.device)
@@ -60,11 +60,11 @@ def _keep_heads(attention: BertAttention, kept: list[int]) -> None:
 def add_extra_embeddings(
     model: BertModel, fields: Mapping[str, str], sizes: Mapping[str, int]
 ) -> None:
-    """Add embedding tables of zeros, so that the output of the model does not change yet.
+    """Add extra embedding tables of zeros, which do not change the output of the model yet.
 
-    `sizes` has the size of each table, `fields` the field of records with its ids. Tables that the
-    model has stay as they are; `model.config` lists all. Raises ModelError for a name that torch
-    does not accept.
+    `sizes` has the number of rows of each table, `fields` the record field of its ids. Existing
+    tables are kept; `model.config` lists all. Raises ModelError for a name that torch does not
+    accept.
     """
     config = model.config
     present = model.embeddings.extra
