@@ -1,13 +1,13 @@
-"""An output file, the files beside it, and its run folder, which one process at a time writes.
+"""An output file, the files beside it, and its run folder, written by one process at a time.
 
-    out.npy                 the output; one rename replaces it when it is complete
+    out.npy                 the output, replaced by one rename when it is complete
     out.npy.manifest.json   how it was made
-    out.npy.index.jsonl     which rows belong to which record
-    out.npy.run/            the run folder, for its owner alone, until the run is finished:
-        bertcli.lock        locked by the process that writes; marks the folder as ours
-        journal             how much is committed; without it, nothing is
+    out.npy.index.jsonl     maps records to rows
+    out.npy.run/            the run folder, readable by its owner only, until the run is complete:
+        bertcli.lock        locked by the writing process; marks the folder as ours
+        journal             number of committed bytes; without it, nothing is committed
         vectors, fields     the committed rows
-        output, index       the output and the index while they are written
+        output, index       the new output and index while they are written
         saving              a journal or manifest while it is written
 
     files = OutputFiles(Path("out.jsonl"))
@@ -15,9 +15,9 @@
         file.write(b"...")
     # published when the block ends, discarded when it raises
 
-A file is ours only if its content says so: a manifest has keys that we write, an index has rows,
-a run folder has our lock file or is empty. Everything else beside an output is kept, and a run that
-needs its name is refused.
+Files are ours only if their content shows it: a manifest has keys that we write, an index has rows,
+a run folder has our lock file or is empty. Other files beside an output are kept, and a run that
+needs their names is refused.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from bertcli.io.publish import move, replacing, unwritable
 from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import BadJsonError, parse, read_bytes
 
-MANIFEST, INDEX, RUN = ".manifest.json", ".index.jsonl", ".run"  # suffixes beside an output
+MANIFEST, INDEX, RUN = ".manifest.json", ".index.jsonl", ".run"  # suffixes of the output's name
 JOURNAL, RAW_VECTORS, FIELDS = "journal", "vectors", "fields"
 NEW_OUTPUT, NEW_INDEX, SAVING = "output", "index", "saving"
-NEW_TEXTS, NEW_ROWS = "texts", "rows"  # of a search index
+NEW_TEXTS, NEW_ROWS = "texts", "rows"  # files of a search index
 RUN_FILES = (JOURNAL, RAW_VECTORS, FIELDS, NEW_OUTPUT, NEW_INDEX, SAVING, NEW_TEXTS, NEW_ROWS)
 
-MANIFEST_KEYS = {"fingerprint", "shard"}  # one of them is in every manifest of an output
-INDEX_KEYS = {"row", "start"}  # one of them is in every row of an index
+MANIFEST_KEYS = {"fingerprint", "shard"}  # every manifest of an output has one of them
+INDEX_KEYS = {"row", "start"}  # every row of an index has one of them
 LONGEST_INDEX_ROW = 1 << 20  # bytes
 CHOOSE_ANOTHER = "move it away, or choose another output"
 
 
 class OutputFiles:
-    """An output, the files beside it, and its run folder. For a link: those of its target."""
+    """The paths of an output, the files beside it, and its run folder; links are followed."""
 
     def __init__(self, path: Path) -> None:
-        """Name the files of an output."""
+        """Set the paths for an output."""
         self.path = path
         self.output = Path(os.path.realpath(path))
         self.manifest = beside(self.output, MANIFEST)
@@ -72,10 +72,10 @@ class OutputFiles:
         """True if an unfinished run has committed rows."""
         return os.path.exists(self.folder / JOURNAL)  # False also for a name that is too long
 
-    # --- whose files these are ---
+    # --- ownership of files ---
 
     def read_manifest(self) -> dict[str, Any]:
-        """Return the manifest, {} without one. Raises OutputError for a file that is not ours."""
+        """Return the manifest, or {} if there is none. Raises OutputError if it is not ours."""
         try:
             raw = read_bytes(self.manifest, OutputError, CHOOSE_ANOTHER)
         except OutputError as unreadable:
@@ -88,9 +88,9 @@ class OutputFiles:
         return manifest
 
     def has_own_index(self) -> bool:
-        """Return True if there is an index of rows, False for no file or one that is not ours."""
+        """Return True if there is an index of rows; False for no file, or one that is not ours."""
         try:
-            if not stat.S_ISREG(os.lstat(self.index).st_mode):  # a pipe would be waited for
+            if not stat.S_ISREG(os.lstat(self.index).st_mode):  # opening a pipe would block
                 return False
             with self.index.open("rb") as file:
                 first_line = file.readline(LONGEST_INDEX_ROW)
@@ -99,7 +99,7 @@ class OutputFiles:
         return not first_line or bool(INDEX_KEYS & object_in(first_line).keys())
 
     def refuse_foreign_files(self, *, manifest: bool, index: bool) -> None:
-        """Raise OutputError if a manifest or an index that this run replaces is not ours."""
+        """Raise OutputError if a manifest or an index to be replaced is not ours."""
         if manifest:
             self.read_manifest()
         if index and os.path.lexists(self.index) and not self.has_own_index():
@@ -119,7 +119,7 @@ class OutputFiles:
                 )
 
     def _refuse_foreign_folder(self) -> None:
-        """Raise OutputError for something called like the run folder that is not a run folder."""
+        """Raise OutputError if the name of the run folder is taken by something else."""
         try:
             if not stat.S_ISDIR(os.lstat(self.folder).st_mode):
                 raise not_ours(self.folder)
@@ -129,13 +129,13 @@ class OutputFiles:
         if names and not (LOCK in names and stat.S_ISREG(os.lstat(self.lock).st_mode)):
             raise not_ours(self.folder)
 
-    # --- one process at a time ---
+    # --- locking ---
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run folder while the block runs; remove it afterwards unless it has run files.
+        """Lock the run folder during the block. It is removed afterwards unless it has run files.
 
-        Raises OutputError if another process holds it, or something else has its name.
+        Raises OutputError if another process has locked it, or something else has its name.
         """
         with ExitStack() as stack:
             try:
@@ -146,12 +146,12 @@ class OutputFiles:
             yield
 
     def clear(self) -> None:
-        """Remove the files of the run: the journal first, without which the others are void."""
+        """Remove the files of the run, the journal first, as the others are invalid without it."""
         for name in RUN_FILES:
             (self.folder / name).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove what a run that was killed after it was finished left in its run folder."""
+        """Remove files left in the run folder by a run that was killed after publishing."""
         if not self.folder.exists() or self.is_interrupted:
             return
         with suppress(OutputError, OSError), self.locked():
@@ -162,13 +162,13 @@ class OutputFiles:
 
     @contextmanager
     def new_output(self, manifest: bytes | None = None) -> Iterator[IO[bytes]]:
-        """Yield a file that replaces the output when the block ends; a failed one is discarded.
+        """Yield a file that replaces the output if the block succeeds, or else is discarded.
 
-        The manifest and the index of an earlier output describe other bytes, and are removed. To be
-        called while the run folder is locked.
+        The manifest and the index of an earlier output are removed, as they describe other bytes.
+        Call this while the run folder is locked.
         """
         new = self.folder / NEW_OUTPUT
-        new.unlink(missing_ok=True)  # of a run that was killed
+        new.unlink(missing_ok=True)  # left by a killed run
         try:
             with open(new, "xb", opener=opener(None)) as file:
                 yield file
@@ -178,14 +178,14 @@ class OutputFiles:
             new.unlink(missing_ok=True)
 
     def publish(self, *, index: bool = False, manifest: bytes | None = None) -> None:
-        """Rename the new files over the old ones: the output last.
+        """Rename the new files over the old ones, the output last.
 
-        Without ``index`` or ``manifest``, those of an earlier run are removed, after the rename:
-        until then they are told from those of the new output by their digests.
+        Without ``index`` or ``manifest``, those of an earlier run are removed after the rename.
+        Until then, their digests show that they do not belong to the new output.
         """
         new = self.folder / NEW_OUTPUT
         if self.output.exists():
-            shutil.copymode(self.output, new)  # what replaces a private file is private
+            shutil.copymode(self.output, new)  # the replacement of a private file is private too
         mode = stat.S_IMODE(new.stat().st_mode)
         if index:
             move(self.folder / NEW_INDEX, self.index, mode)
@@ -203,12 +203,12 @@ class OutputFiles:
 
 
 def not_ours(path: Path) -> OutputError:
-    """Return the refusal of a file or folder beside an output that something else has made."""
+    """Return the error for a file or folder beside an output that is not ours."""
     return OutputError(f"{path}: was not made by bertcli", CHOOSE_ANOTHER)
 
 
 def object_in(raw: bytes | None) -> dict[str, Any]:
-    """Return the object that a text of JSON is; {} for anything else."""
+    """Return the object in a JSON text; {} for any other content."""
     try:
         value = None if raw is None else parse(raw)
     except BadJsonError:

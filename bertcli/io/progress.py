@@ -1,4 +1,4 @@
-"""The steps that a long run reports, and how far it has got. No torch."""
+"""The steps that a long run reports, and its progress. No torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bertcli.errors import Messages, PrintedLog
 
 
 class Ran(NamedTuple):
-    """The model has run over so many texts and tokens.
+    """A step in which the model has run over some texts and tokens.
 
-    An earlier run had done so many texts ``before``.
+    ``before`` is the number of texts that an earlier run had done.
     """
 
     texts: int = 0
@@ -22,9 +22,9 @@ class Ran(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """How many items are done, and their share of all; None when their number is unknown.
+    """A step of a run without a model: the number of items done, and their share of all.
 
-    It is the step of a run without a model.
+    The share is None if the total is unknown.
     """
 
     done: int
@@ -42,38 +42,38 @@ def show_nothing(step: Step) -> None:
 
 
 class Executable(Protocol[ResultT]):
-    """A long run, which reports its steps."""
+    """A long run that reports its steps."""
 
     def execute(self, show: Show = show_nothing) -> ResultT:
-        """Execute the run, and return its result."""
+        """Execute the run and return its result."""
 
 
 class Display(Messages, Protocol):
-    """What shows a user how a run goes: the console of a command, or a `PrintedDisplay`."""
+    """Shows the progress of runs: the console of a command, or a `PrintedDisplay`."""
 
     def follow(self, run: Executable[ResultT]) -> ResultT:
         """Execute a run, show its progress, and return its result."""
 
 
 class PrintedDisplay(PrintedLog):
-    """The `Display` of a function that Python code calls: lines on stderr, or none."""
+    """The `Display` of functions called from Python: lines on stderr, or none."""
 
     def follow(self, run: Executable[ResultT]) -> ResultT:
-        """Execute a run, and return its result."""
+        """Execute a run and return its result."""
         return run.execute()
 
 
 @dataclass
 class Progress:
-    """What this process has done: the sum of the steps that a run yields."""
+    """The work of this process: the sum of the steps of a run."""
 
-    before: int = 0  # texts that an earlier run had done
+    before: int = 0  # texts done by an earlier run
     texts: int = 0
     tokens: int = 0
     start: float = field(default_factory=monotonic)
 
     def add(self, step: Step) -> None:
-        """Count a step."""
+        """Add a step."""
         if isinstance(step, Ran):
             self.texts += step.texts
             self.tokens += step.tokens
@@ -81,11 +81,11 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """The time since the run began."""
+        """The time since the start in seconds."""
         return max(monotonic() - self.start, 1e-9)
 
     def rates(self, unit: str) -> str:
-        """Return texts, or what the ``unit`` is, and tokens per second."""
+        """Return a line with texts (or ``unit``) and tokens per second."""
         texts = self.texts / self.seconds
         tokens = self.tokens / self.seconds
         return f"{texts:,.0f} {unit}/s  {tokens:,.0f} tokens/s"

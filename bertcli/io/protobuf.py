@@ -1,9 +1,9 @@
-"""Protocol buffers, read without their schema: numbers of fields and what they hold.
+"""Protocol buffers, read without a schema: field numbers and their values.
 
     found = fields(message)
-    number(found, 3), messages(found, 1)   # 0 and [] where there is no such field
+    number(found, 3), messages(found, 1)   # 0 and [] for missing fields
 
-A message that is cut off raises LookupError or ValueError.
+A truncated message raises LookupError or ValueError.
 Source: https://protobuf.dev/programming-guides/encoding
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 INTEGER, EIGHT, LENGTH_GIVEN, FOUR = 0, 1, 2, 5  # wire types
 
-Fields = dict[int, list[int | bytes]]  # number of a field -> its values
+Fields = dict[int, list[int | bytes]]  # field number -> its values
 
 
 def fields(message: bytes) -> Fields:
@@ -39,7 +39,7 @@ def fields(message: bytes) -> Fields:
 
 
 def number(message: Fields, key: int) -> int:
-    """Return a field that is a whole number; one that is not there is zero."""
+    """Return the value of an integer field; 0 if it is missing."""
     value = message.get(key, [0])[-1]
     if not isinstance(value, int):
         raise ValueError("a number is expected")
@@ -47,12 +47,15 @@ def number(message: Fields, key: int) -> int:
 
 
 def messages(message: Fields, key: int) -> list[bytes]:
-    """Return the values of a field that are bytes: texts, or messages inside."""
+    """Return the values of a field of bytes: strings or nested messages."""
     return [value for value in message.get(key, []) if isinstance(value, bytes)]
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, lowest first; then comes the place after it."""
+    """Read a variable-length integer; return it with the offset after it.
+
+    Each byte has seven bits, the lowest first.
+    """
     value = shift = 0
     while True:
         byte = data[at]

@@ -1,11 +1,11 @@
-"""Files and folders that appear whole or not at all, and are on the disk when they do.
+"""Write files and folders atomically and durably.
 
     with whole_file(Path("out.json")) as file: ...          # replaces out.json when all went well
     with whole_folder(Path("data"), "distil", overwrite=True) as folder: ...
 
-Both are made in a folder with a hidden name beside their own, ``.out.json.bertcli.tmp``, which has
-a lock file (see `lock`): what a killed process left there is removed by the next one. No other
-module renames over a file, or syncs one.
+Both are made in a folder with a hidden name beside the target, ``.out.json.bertcli.tmp``, which
+contains a lock file (see `lock`). Files left there by a killed process are removed by the next one.
+No other module renames over files or syncs them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from bertcli.io.typed_json import read_object, whole_number, write_json
 
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 OTHER_FOLDER = "free disk space there, or set TMPDIR to another folder"
-MANIFEST = "manifest.json"  # of a folder: who wrote it, and the names and sizes of its files
+MANIFEST = "manifest.json"  # in a folder: the command, and names and sizes of its files
 FILE_SIZE = whole_number(0, 2**63)  # bytes
-NEW = "new"  # name, in the hidden folder beside an output folder, of what replaces it
-OLD = ".old"  # end of the hidden name of a folder that is replaced: as long as ".tmp"
+NEW = "new"  # name, within the hidden folder, of the new file or folder
+OLD = ".old"  # suffix of the hidden name of a folder being replaced; as long as ".tmp"
 
 
 @contextmanager
 def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Yield a file to write, which replaces the one at ``path`` when all went well.
+    """Yield a file to write, which replaces the one at ``path`` if the block succeeds.
 
-    ``mode``, if given, says who may read and write it, also while it is made.
+    ``mode``, if given, sets the permissions of the file, also while it is written.
     """
-    # A computer that sees no locks of others may take the folder: not the name in it.
+    # Processes that cannot see each other's locks may share the folder, but not the file name.
     with (
         work_folder(path) as folder,
         replacing(path, folder / os.urandom(8).hex(), mode) as file,
@@ -48,7 +48,7 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing(path: Path, place: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Do the same as `whole_file`, under a name until then that no other process writes."""
+    """Do the same as `whole_file`; until then the file is at ``place``, for this process alone."""
     place.unlink(missing_ok=True)
     try:
         with open(place, "xb", opener=opener(mode)) as file:
@@ -63,11 +63,11 @@ def replacing(path: Path, place: Path, mode: int | None = None) -> Iterator[IO[b
 
 @contextmanager
 def work_folder(path: Path, output: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder in a hidden folder beside ``path``, whose content is moved there.
+    """Yield an empty folder, inside a hidden folder beside ``path``, to be moved there.
 
-    What is left in it at the end is removed, and so is what a killed process left. Another process
-    may do the same at the same time, in a hidden folder of its own. With ``output``, the name of
-    the path in messages, it may not.
+    Files left in it at the end, or by a killed process, are removed. Another process may do the
+    same at the same time, in its own hidden folder, unless ``output`` is given, which is the name
+    of the path in messages.
 
     Raises BusyOutputError if another process writes the ``output``.
     """
@@ -86,10 +86,10 @@ def work_folder(path: Path, output: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _own_hidden_folder(hidden: Path, output: Path) -> Iterator[Path]:
-    """Hold a hidden folder, and yield it; what else is in it is removed before and afterwards.
+    """Lock a hidden folder and yield it; other files in it are removed before and afterwards.
 
-    Raises BusyOutputError if another process holds it, FileExistsError if that cannot be known, or
-    if it is a link or a file.
+    Raises BusyOutputError if another process has locked it; FileExistsError if this cannot be
+    determined, or if it is a link or a file.
     """
     if os.path.lexists(hidden) and (hidden.is_symlink() or not hidden.is_dir()):
         raise FileExistsError(hidden)
@@ -104,7 +104,7 @@ def _own_hidden_folder(hidden: Path, output: Path) -> Iterator[Path]:
 
 
 def _empty(hidden: Path) -> None:
-    """Remove all files in a hidden folder but its lock."""
+    """Remove all files in a hidden folder except the lock."""
     for path in hidden.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -113,16 +113,16 @@ def _empty(hidden: Path) -> None:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove what a killed process left of making the file at ``path``."""
+    """Remove the files that a killed process left while writing the file at ``path``."""
     hidden = making(path)
     if os.path.lexists(hidden):
-        # A living process holds it, or that cannot be known.
+        # Ignore a folder that a running process has locked, or may have locked.
         with suppress(OSError, BusyOutputError), _own_hidden_folder(hidden, path):
             pass
 
 
 def move(source: Path, target: Path, mode: int | None = None) -> None:
-    """Give what is whole its name; ``mode``, if given, says who may read and write it."""
+    """Move a complete file or folder to its final name; ``mode`` sets its permissions."""
     if mode is not None:
         os.chmod(source, mode)
     os.replace(source, target)
@@ -131,7 +131,7 @@ def move(source: Path, target: Path, mode: int | None = None) -> None:
 def unwritable(
     name: str | Path, failed: OSError, if_full: str = "free disk space, or choose another place"
 ) -> OutputError:
-    """Return the error for an output that the system refuses to write."""
+    """Return the error for an output that cannot be written."""
     hint = if_full if failed.errno in FULL else ""
     if isinstance(failed, FileNotFoundError):
         hint = "create the folder first"
@@ -140,7 +140,7 @@ def unwritable(
 
 @contextmanager
 def explained(path: str | Path) -> Iterator[None]:
-    """Turn what the system refuses into an OutputError about this output of a resumable run."""
+    """Convert OSError to an OutputError about this output of a resumable run."""
     try:
         yield
     except OSError as failed:
@@ -155,8 +155,8 @@ def explained(path: str | Path) -> Iterator[None]:
 def filling(folder: Path, last: str) -> Iterator[Path]:
     """Yield an empty folder, whose files replace those of the same names in ``folder``.
 
-    The file ``last`` is moved last: without it the others are no result. Other files in ``folder``
-    and in its subfolders stay.
+    The file ``last`` is moved last: without it, the other files are no valid result. Other files in
+    ``folder`` and its subfolders stay.
     """
     with work_folder(folder / "saving") as scratch:
         yield scratch
@@ -175,7 +175,7 @@ def filling(folder: Path, last: str) -> Iterator[Path]:
 
 @contextmanager
 def saving(folder: Path, last: str) -> Iterator[Path]:
-    """Do the same as `filling`. Raises OutputError when the files cannot be written."""
+    """Do the same as `filling`. Raises OutputError if the files cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filling(folder, last) as scratch:
@@ -187,10 +187,10 @@ def saving(folder: Path, last: str) -> Iterator[Path]:
 def put_folder(
     source: Path, target: Path, check: Callable[[Path], object] = lambda replaced: None
 ) -> None:
-    """Rename a complete folder to ``target``, in place of a folder that has this name.
+    """Rename a complete folder to ``target``, replacing a folder of this name.
 
-    ``check`` raises OutputError if the folder that is replaced must stay. It is called when that
-    folder has been moved away: nothing can be added to it by its path any more.
+    ``check`` raises OutputError if the old folder must stay. It is called after the old folder has
+    been moved away, when nothing can be added to it by its path any more.
     """
     sync_files(source)
     old = replaced_folder(target)
@@ -205,15 +205,15 @@ def put_folder(
 
 
 def replaced_folder(target: Path) -> Path:
-    """Return the hidden name of the folder that was at ``target`` while another takes its place."""
+    """Return the hidden name of the folder at ``target`` while it is being replaced."""
     return making(target).with_suffix(OLD)
 
 
 def restore(target: Path) -> None:
     """Complete or undo an interrupted `put_folder`.
 
-    The folder that was moved away is moved back, or its listed files are removed if ``target``
-    exists. Raises OutputError if it has other files, which stay.
+    The old folder is moved back, or its listed files are removed if ``target`` exists. Raises
+    OutputError if it has other files, which stay.
     """
     old = replaced_folder(target)
     if not old.exists():
@@ -230,7 +230,7 @@ def restore(target: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Put the files of a folder, and their names, on the disk."""
+    """Sync the files of a folder, and their names, to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb+") as file:
@@ -238,7 +238,7 @@ def sync_files(folder: Path) -> None:
     sync_folder(folder)
 
 
-# --- folders that a command writes as a whole, and may replace ---
+# --- folders that a command writes atomically, and may replace ---
 
 
 @contextmanager
@@ -251,12 +251,13 @@ def whole_folder(
 ) -> Iterator[Path]:
     """Yield an empty folder beside ``path``, which is renamed to it if the block succeeds.
 
-    The manifest.json that the block may write gets the name of the ``command`` and the sizes of all
-    files. Only a folder with such a manifest is overwritten, and only if it has no other files and
-    none of other sizes. Without a command there is no manifest, and nothing is overwritten.
+    If the block writes a manifest.json, the name of the ``command`` and the sizes of all files are
+    added to it. Only a folder with such a manifest is overwritten, and only if it has no other
+    files and none of other sizes. Without a command there is no manifest, and nothing is
+    overwritten.
 
     Raises OutputError if the folder exists and is not overwritten, if one of the ``inputs`` is in
-    it or in its subfolders, or if it cannot be written; then nothing is left behind.
+    it or its subfolders, or if it cannot be written; then no files are left.
     """
     target = Path(os.path.realpath(path))
 
@@ -286,9 +287,9 @@ def _write_file_list(folder: Path, command: str) -> None:
 
 
 def _listed_files(folder: Path, command: str = "") -> Mapping[str, int] | None:
-    """Return the names of the files in a folder that a command wrote, with their sizes in bytes.
+    """Return the files that the manifest of a folder lists, with their sizes in bytes.
 
-    None if the folder has no manifest.json with such a list, or another command wrote it.
+    Returns None without a manifest.json with such a list, or if another command wrote it.
     """
     try:
         manifest = read_object(folder / MANIFEST, ModelError)
@@ -301,9 +302,9 @@ def _listed_files(folder: Path, command: str = "") -> Mapping[str, int] | None:
 
 
 def _entries(folder: Path) -> set[str]:
-    """Return the files below a folder and its empty subfolders, by their paths with slashes.
+    """Return the files and empty subfolders below a folder, as relative paths with slashes.
 
-    A symbolic link is a file, wherever it points to.
+    Symbolic links count as files.
     """
     entries = set()
     for parent, subfolders, files in os.walk(folder):
@@ -317,7 +318,7 @@ def _entries(folder: Path) -> set[str]:
 
 
 def _refuse(path: Path, existing: Path, command: str, *, overwrite: bool) -> None:
-    """Raise OutputError if a folder, which messages call ``path``, is not to be replaced."""
+    """Raise OutputError if a folder must not be replaced; ``path`` is its name in messages."""
     if not os.path.lexists(existing):
         return
     if not existing.is_dir():
@@ -352,7 +353,7 @@ def _refuse(path: Path, existing: Path, command: str, *, overwrite: bool) -> Non
 
 
 def _remove_listed(folder: Path) -> None:
-    """Remove the files that the manifest of a folder lists, and all subfolders that are empty.
+    """Remove the files listed in the manifest of a folder, and all empty subfolders.
 
     The manifest is removed last, so that an interrupted removal can be continued.
     """
