@@ -1,9 +1,9 @@
-"""Where and how a model runs: as a user chooses it, and what this machine has. No torch.
+"""Device, precision and threads: the user's options, and what this machine has. No torch.
 
-The library OpenVINO is imported here alone, silent and with our settings.
+OpenVINO is imported only here, without its messages and with our settings.
 
-Torch takes seconds to import, so what can be told without it is. The last bits of what is computed
-depend on what the CPU can do.
+Importing torch takes seconds, so checks that do not need it are made without it. The last bits of
+results depend on features of the CPU.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Any, Literal, TypeAlias
 from bertcli.errors import BertcliError, UsageError, option
 from bertcli.versions import install_command, versions
 
-# What a GPU looks like where there is /proc: on Linux.
+# Device files of GPUs, on systems with /proc (Linux).
 NODES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dri/render*", "/dev/dxg")
 
 
 def gpu_possible() -> bool:
-    """Tell whether torch has to be asked: false is certain, true is not."""
+    """Return False if there certainly is no GPU for torch. True may be wrong."""
     if os.path.exists("/proc/self") and not any(map(glob, NODES)):
         return False
     return not versions("torch").get("torch", "+cpu").endswith("+cpu")
 
 
 def cpu_features() -> str:
-    """Return the kind of the CPU, and what of it arithmetic depends on, as NumPy sees it."""
+    """Return the CPU type and the features that affect arithmetic, as detected by NumPy."""
     import numpy as np
 
     extensions: Any = np.show_config("dicts")
@@ -47,7 +47,7 @@ DEVICE_TYPES = {"auto", "cpu", "cuda", "mps", "xpu"}
 
 
 def refuse_unknown_devices(names: str) -> None:
-    """Raise UsageError for a list of devices with one of an unknown type, such as gpu."""
+    """Raise UsageError if a list of devices contains an unknown type, such as gpu."""
     for name in names.split(","):
         if name.partition(":")[0] not in DEVICE_TYPES:
             raise UsageError(
@@ -61,10 +61,10 @@ Backend: TypeAlias = Literal["auto", "torch", "openvino"]
 
 @dataclass(frozen=True)
 class Compute:
-    """Devices, number format, threads and batch size. None, or auto, leaves the choice to us."""
+    """Devices, precision, threads and batch size. None or auto selects a default."""
 
     backend: Backend = "auto"
-    device: str = "auto"  # or a list
+    device: str = "auto"  # or a comma-separated list
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     threads: int | None = None
     batch_tokens: int | None = None
@@ -75,7 +75,7 @@ class Compute:
 
     @property
     def beyond_openvino(self) -> str:
-        """The choice that OpenVINO cannot follow, "" for none."""
+        """The option that OpenVINO does not support; "" if there is none."""
         if not {*self.device.split(",")} <= {"auto", "cpu"}:
             return option("device", self.device)
         return option("dtype", self.dtype) if self.dtype == "float16" else ""
@@ -84,19 +84,19 @@ class Compute:
 # --- the library OpenVINO ---
 
 SETTINGS = {  # of every compiled model
-    "INFERENCE_PRECISION_HINT": "f32",  # or CPUs with bfloat16 would compute in that
+    "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 on CPUs that support it
     "PERFORMANCE_HINT": "LATENCY",  # one request at a time, on all threads
-    "ENABLE_CPU_PINNING": "NO",  # or processes of one thread would all compute on the first core
-    # How much is kept that was prepared for the shape of a batch: each window of texts has new
-    # shapes. Else the engine keeps 5,000 such things and its kernels 1,024, half a gigabyte. With
-    # fewer than these, those of 8 bits are prepared anew for each window.
+    "ENABLE_CPU_PINNING": "NO",  # pinned single-threaded processes all run on the first core
+    # Cached kernels per batch shape. Each window has new shapes, and the default capacities (5,000
+    # of the engine, 1,024 of its kernels) take half a gigabyte. With fewer than these, int8 kernels
+    # are prepared again for each window.
     "CPU_RUNTIME_CACHE_CAPACITY": "256",
 }
 KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 NAME = "openvino"
-HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # of what is no 8-bit product
+HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # int8: of unquantized operations
 CORE = "openvino._pyopenvino"
-IMPORTING = Lock()  # its extension module fails when it is loaded twice
+IMPORTING = Lock()  # the extension module fails if it is loaded twice
 
 
 class OpenvinoError(BertcliError):
@@ -106,20 +106,20 @@ class OpenvinoError(BertcliError):
 
 
 def settings(dtype: str, threads: int | None = None) -> dict[str, str | int]:
-    """Return the settings of a model that computes in this number format, on so many threads."""
+    """Return the settings of a model for this precision and number of threads."""
     count = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
     return {**SETTINGS, "INFERENCE_PRECISION_HINT": HINTS[dtype], **count}
 
 
 def openvino_installed() -> bool:
-    """Tell whether the library is there; nothing of it is imported."""
+    """Return True if OpenVINO is installed, without importing it."""
     return find_spec(NAME) is not None
 
 
 def openvino() -> Any:
-    """Import the library without the package that reports its use to its makers.
+    """Import OpenVINO without its telemetry package.
 
-    Raises OpenvinoError when it is not installed, or cannot be imported.
+    Raises OpenvinoError if it is not installed or cannot be imported.
     """
     with IMPORTING:
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
@@ -127,28 +127,28 @@ def openvino() -> Any:
 
 
 def openvino_core() -> Any:
-    """Import what runs a compiled model, the extension module of the library, and no more.
+    """Import only the extension module of OpenVINO, which runs compiled models.
 
-    The rest of it reads the models of six other libraries, which takes longer than all of a run.
-    Threads may call this at the same time. Raises as `openvino` does.
+    The other modules read models of six other libraries; importing them takes longer than a run.
+    Thread-safe. Raises as `openvino` does.
     """
     if find_spec(NAME) is None:
         return _imported(NAME)
     if CORE in sys.modules:
         return sys.modules[CORE]
     with IMPORTING:
-        if CORE in sys.modules:  # another thread was first
+        if CORE in sys.modules:  # another thread was faster
             return sys.modules[CORE]
-        os.environ.setdefault(*KEPT_KERNELS)  # read when the first kernel is made
+        os.environ.setdefault(*KEPT_KERNELS)  # read when the first kernel is created
         if NAME in sys.modules:
             return _imported(CORE)
         return _imported(CORE, load=_load_core)
 
 
 def _load_core(name: str) -> ModuleType:
-    """Load the extension module without its package, which stays importable as a whole.
+    """Load the extension module without its package, which can still be imported later.
 
-    `import_module` would import the package first, so this finds and runs the file itself.
+    `import_module` would import the package first, so this finds and executes the file directly.
     """
     package = find_spec(NAME)
     folders = package.submodule_search_locations if package else None
@@ -158,7 +158,7 @@ def _load_core(name: str) -> ModuleType:
 
 
 def _load_alone(name: str, folders: Sequence[str] | None) -> ModuleType:
-    """Return a new module from these folders. ImportError where it is not."""
+    """Return a new module from these folders. Raises ImportError if it is not there."""
     spec = PathFinder.find_spec(name, folders)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -168,12 +168,12 @@ def _load_alone(name: str, folders: Sequence[str] | None) -> ModuleType:
 
 
 def has_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16, as OpenVINO sees it."""
+    """Return True if this CPU computes in bfloat16, according to OpenVINO."""
     return "BF16" in openvino_core().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def nncf() -> Any:
-    """Import the library that makes 8-bit models. Raises BertcliError when it is not installed."""
+    """Import NNCF, which quantizes models to int8. Raises BertcliError if not installed."""
     openvino()
     return _imported("nncf", option("dtype", "int8"), "int8", option("dtype", "float32"))
 
@@ -188,7 +188,7 @@ def _imported(
     try:
         return load(name)
     except ImportError as failed:
-        if isinstance(failed.__cause__, KeyboardInterrupt):  # that reached it in C code
+        if isinstance(failed.__cause__, KeyboardInterrupt):  # an interrupt during C code
             raise KeyboardInterrupt from None
         raise OpenvinoError(
             f"{purpose} needs the package {name.partition('.')[0]}: {failed}",

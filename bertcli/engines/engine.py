@@ -1,7 +1,7 @@
-"""What runs a model, and what it is given. Nothing here needs torch.
+"""Interfaces of engines, which run a model, and their inputs. Nothing here needs torch.
 
-A runner takes texts as flat arrays of token ids and yields a step per batch; at the end it returns
-a vector per text, or those of its tokens. Letters: `B` texts, `T` tokens of all of them.
+An engine takes texts as flat arrays of token ids. A run yields a step per batch and returns a
+vector per text, or the vectors of its tokens. Letters: `B` texts, `T` tokens of all texts.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
     Places = NDArray[np.int64]
 
-COLUMNS = ("input_ids", "token_type_ids")  # that every model is given
+COLUMNS = ("input_ids", "token_type_ids")  # columns that every model takes
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Some texts as the model takes them, one after the other."""
+    """Tokenized texts as the model takes them, concatenated."""
 
-    columns: NDArray[np.uint32]  # [T, n]: ids, token types, ids of each extra embedding
+    columns: NDArray[np.uint32]  # [T, n]: token ids, token types, ids of each extra embedding
     offsets: Places  # [B + 1]
-    extra: Sequence[str] = ()  # the extra embeddings
-    # How many tokens of each text others attend to [B], the first ones; None where they are all.
+    extra: Sequence[str] = ()  # names of the extra embeddings
+    # [B]: number of tokens per text, from the first, that are attended to; None: all tokens.
     attended: Places | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Encoded]) -> Tokens:
-        """Return encoded texts without what the model does not need."""
+        """Return encoded texts, with only the columns that the model needs."""
         tokens = TokenBatch.of(rows, COLUMNS)
         extra = [name for name in tokens.columns if name.startswith(EXTRA)]
         columns = [np.asarray(tokens.columns[name], np.uint32) for name in (*COLUMNS, *extra)]
@@ -73,11 +73,11 @@ class Tokens:
 
     @property
     def places(self) -> Places:
-        """The place of each token in its text [T]."""
+        """The position of each token in its text [T]."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
     def take(self, rows: Places) -> Tokens:
-        """Return some of the texts, in the order of their numbers [n]."""
+        """Return the texts with these indices [n], in this order."""
         starts = self.offsets[rows]
         lengths = self.lengths[rows]
         attended = None if self.attended is None else self.attended[rows]
@@ -86,27 +86,30 @@ class Tokens:
 
     @property
     def all_attended(self) -> bool:
-        """True if tokens attend to all others of their text."""
+        """True if all tokens of every text are attended to."""
         return self.attended is None or np.array_equal(self.attended, self.lengths)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The layers to read, and how they are combined."""
+    """Which outputs of the model are read: layers, their combination, and tokens."""
 
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"
-    first: bool = False  # the first token of each text only, [CLS]
-    mean: bool = False  # the mean of each text's tokens only
-    token: int | None = None  # tokens with this id only, such as [MASK]
+    first: bool = False  # only the first token of each text, [CLS]
+    mean: bool = False  # only the mean of each text's tokens
+    token: int | None = None  # only tokens with this id, such as [MASK]
 
     @property
     def single(self) -> bool:
-        """Whether each text becomes one row."""
+        """True if each text has a single row."""
         return self.first or self.mean
 
     def indices(self, depth: int) -> list[int]:
-        """Return the layers counted from 0, the embedding output, up to ``depth``."""
+        """Return the layers as indices from 0 (the embedding output) to ``depth``.
+
+        Raises UsageError for a layer that the model does not have.
+        """
         indices = [layer if layer >= 0 else depth + 1 + layer for layer in self.layers]
         for asked, layer in zip(self.layers, indices, strict=True):
             if not 0 <= layer <= depth:
@@ -117,9 +120,9 @@ class Reading:
         return indices
 
     def padded(self, texts: Tokens, longest: int) -> tuple[Places, Places, NDArray[np.bool_]]:
-        """Return ids, types and extra ids in rows of one length, [n, B, L], and what is in them.
+        """Return the columns padded to ``longest`` [n, B, L], token indices and attention mask.
 
-        That is which of B * L places are tokens, [T], and to which others attend, [B, L].
+        The indices [T] are those of tokens in the flattened B * L positions; the mask is [B, L].
         """
         places = np.arange(longest)
         real = places < texts.lengths[:, None]
@@ -130,7 +133,7 @@ class Reading:
         return rows.reshape(-1, *real.shape), tokens, attended
 
     def places(self, texts: Tokens) -> Places:
-        """Return which tokens are read, [n]; all where what is read is made of all."""
+        """Return the indices of the tokens to read [n]; all tokens for the mean."""
         if self.first:
             return texts.offsets[:-1]
         if self.token is None:
@@ -138,7 +141,7 @@ class Reading:
         return np.flatnonzero(texts.ids == self.token)
 
     def counts(self, texts: Tokens) -> list[int]:
-        """Return how many tokens of each text are read."""
+        """Return the number of rows of each text: 1, or the number of its tokens that are read."""
         if self.single:
             return [1] * len(texts)
         counts = texts.lengths
@@ -149,29 +152,29 @@ class Reading:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is to be opened."""
+    """The model to open, and how to run it."""
 
-    folder: ModelFolder  # with config.json in it
+    folder: ModelFolder  # the folder of config.json
     compute: Compute = field(default_factory=Compute)
-    kind: str = "BertModel"  # the class, one of models.heads.ARCHITECTURES, or StaticEmbedding
+    kind: str = "BertModel"  # class: one of models.heads.ARCHITECTURES, or StaticEmbedding
     reading: Reading = field(default_factory=Reading)
-    pooler: bool = False  # whether that of a BertModel is needed
+    pooler: bool = False  # True if the pooler of a BertModel is needed
 
 
-# the model, packed states [T, D] of texts of these lengths (tokens that are read, so 1 each when
-# `Reading.first`) -> what is kept of them, one array per text; arrays of the library that the model
-# computes with, torch or NumPy.
+# Takes the model, packed states [T, D] and the number of tokens read per text (1 each if
+# `Reading.single`); returns the results, one array per text, as arrays of the library that the
+# model computes with, torch or NumPy.
 Finish = Callable[[Any, Any, Sequence[int]], Any]
 
-# What is kept of texts, in their order: [B, D...], or where they have several vectors, [L, D...]
-# each. All float32, or wider.
+# Results of texts, in their order: [B, D...], or a list of [L, D...] for several vectors per text.
+# All are float32 or wider.
 Kept = np.ndarray | list[np.ndarray]
 
-# Yields a step per batch, and returns what was kept of the texts.
+# Yields a step per batch, and returns the results of all texts.
 Work = Generator[Ran, None, Kept]
 
 
-# Waits for what is kept of a batch, and returns it.
+# Waits for the results of a batch and returns them.
 Arriving = Callable[[], Kept]
 
 
@@ -180,23 +183,22 @@ class Engine(ABC):
 
     backend: Backend = "auto"
     config: BertConfig
-    places: tuple[str, ...] = ("cpu",)  # its device, and all others that are named
+    places: tuple[str, ...] = ("cpu",)  # its device, then the other requested devices
     threads = 1
-    budget = 0  # tokens of a batch
-    depth = 1  # batches that it holds: one runs, the next one is there when it is done
-    # Whether a vector depends on its text alone, to the last bit: in any batch, order and number
-    # of threads.
+    budget = 0  # maximum tokens of a batch
+    depth = 1  # batches in flight: while one runs, the next one is prepared
+    # True if vectors are bit-identical in any batch, in any order and with any number of threads.
     same_bits = True
 
     @abstractmethod
     def begin(self, batch: Tokens, finish: Finish) -> Arriving:
-        """Run a batch, or begin to."""
+        """Start a batch; return a function that waits for its results."""
 
     def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
-        """Yield the numbers of texts, longest first, in batches of at most ``budget`` tokens.
+        """Yield the indices of texts, longest first, in batches of at most ``budget`` tokens.
 
-        A batch counts as its longest text times their number, which bounds its memory with padding
-        too. A text that is longer than the budget is a batch of its own.
+        The size of a batch is its longest text times its number of texts, so memory is bounded with
+        padding too. A text longer than the budget is a batch of its own.
         """
         order = np.argsort(-texts.lengths, kind="stable")
         at = 0
@@ -207,18 +209,18 @@ class Engine(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return what decides the numbers, for manifests."""
+        """Return the facts that determine the results, for manifests."""
 
 
 class Runtime:
     """A model that is open on one or several devices, and runs texts in batches.
 
-        texts -> batches -> whichever device is free -> vectors, in the order of the texts
+        texts -> batches -> next free device -> vectors, in the order of the texts
 
-    What is in a batch is settled before a device takes it: so vectors do not depend on how fast
-    devices are, nor on their number. A CPU runs a batch when it is waited for; where there are
-    GPUs, or several devices, threads have them begin all. ``budget``, the tokens of a batch,
-    shrinks when memory runs out.
+    Batches are formed before a device is chosen, so vectors do not depend on the number or speed of
+    devices. A single CPU runs each batch when its results are requested; with GPUs or several
+    devices, threads start all batches. ``budget``, the maximum tokens of a batch, shrinks
+    when memory runs out.
     """
 
     def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, devices: Sequence[Engine]) -> None:
@@ -233,16 +235,16 @@ class Runtime:
             self.free.put(device)
         self.threads: ThreadPoolExecutor | None = None
         if (places := sum(device.depth for device in devices)) > 1:
-            from concurrent.futures import ThreadPoolExecutor  # a late import
+            from concurrent.futures import ThreadPoolExecutor  # imported only if needed
 
             self.threads = ThreadPoolExecutor(places)
 
     def run(self, texts: Tokens, finish: Finish) -> Work:
-        """Begin batches, where threads run them; what is returned waits for all."""
+        """Start all batches if there are threads; return a generator that waits for the results."""
         return self._wait(texts, finish, self._begin(texts, finish, np.arange(len(texts))))
 
     def _begin(self, texts: Tokens, finish: Finish, rows: Places) -> deque[tuple[Places, Arriving]]:
-        """Divide texts into batches, and return what waits for each."""
+        """Divide texts into batches; return the indices and the waiting function of each."""
         begun: deque[tuple[Places, Arriving]] = deque()
         for part in self.engine.batches(texts.take(rows), self.budget):
             job = partial(self._batch, texts, finish, rows[part])
@@ -250,13 +252,13 @@ class Runtime:
         return begun
 
     def _batch(self, texts: Tokens, finish: Finish, rows: Places) -> Kept:
-        """Run a batch on a device that is free, which may take the next one before this is here."""
+        """Run a batch on a free device, which is released before the results have arrived."""
         device = self.free.get()
         try:
             arriving = device.begin(texts.take(rows), finish)
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
-                failed.__traceback__ = None  # whose frames hold the memory that others need
+                failed.__traceback__ = None  # its frames hold memory that other batches need
             raise failed
         finally:
             self.free.put(device)
@@ -286,9 +288,9 @@ class Runtime:
         return [of_texts[at] for at in order]
 
     def _shrink(self, lengths: Places) -> None:
-        """Halve batches after memory ran out with texts of these lengths, and warn of it.
+        """Halve the batch size after memory ran out with texts of these lengths, and warn.
 
-        Raises BertcliError when one text alone is too much.
+        Raises BertcliError if a single text is too large.
         """
         where = self.engine.places[0]
         if len(lengths) == 1:
@@ -297,13 +299,13 @@ class Runtime:
                 f"use a smaller {option('max_length')}, another {option('device')}, or a "
                 "smaller model",
             )
-        if len(lengths) * int(lengths.max()) <= self.budget:  # else it was begun before another
+        if len(lengths) * int(lengths.max()) <= self.budget:  # False: started before it shrank
             self.budget //= 2
             LOG.warn(f"out of memory on {where}: batches of {self.budget} tokens from here on")
 
 
 def result_of(work: Work) -> Kept:
-    """Run to the end and return the vectors, where nobody wants to know of the batches."""
+    """Run to the end, ignoring the steps, and return the results."""
     while True:
         try:
             next(work)
@@ -312,7 +314,7 @@ def result_of(work: Work) -> Kept:
 
 
 def library_of(array: Any) -> Any:
-    """Return the library that an array is of, torch or NumPy."""
+    """Return the library of an array, torch or NumPy."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 

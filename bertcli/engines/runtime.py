@@ -1,12 +1,11 @@
-"""A model that is open, whatever runs it: for vectors and for every task. Nothing here needs torch.
+"""Open models with any engine, for vectors and for every task. Nothing here needs torch.
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
     runtime = open_runtime(spec, lambda: open_tokenizer(folder))
     vectors = result_of(runtime.run(Tokens.of(rows), finish))   # encoded texts
 
-Nobody else puts a tokenizer, a config, weights and a device together, or chooses the engine: by
-what the user asks for and the machine has. What can be told before the weights are read is told
-before.
+Only this module combines a tokenizer, a config, weights and a device, and chooses the engine, by
+the user's options and the machine. Invalid options are rejected before the weights are read.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from bertcli.versions import install_command, require_torch
 
 
 def open_runtime(spec: ModelSpec, tokenizer: Callable[[], Tokenizer]) -> Runtime:
-    """Open a model with the engine that is asked for, on each device that is named.
+    """Open a model with the requested engine, on each requested device.
 
-    Its tokenizer is asked for while the first engine gets ready. Raises ModelError for a folder
-    that is not a whole model of this kind, UsageError for a choice that this model or this machine
-    cannot follow.
+    ``tokenizer`` is called while the first engine loads. Raises ModelError for a folder that is not
+    a complete model of this class, UsageError for an option that this model or this machine does
+    not support.
     """
     if spec.kind in (STATIC, TERM_TABLE):
         from bertcli.engines.static_engine import open_static
@@ -51,9 +50,9 @@ def open_runtime(spec: ModelSpec, tokenizer: Callable[[], Tokenizer]) -> Runtime
 
 
 def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
-    """Open a model on the first device that is named. Errors as of `open_runtime`.
+    """Open a model on the first requested device. Raises as `open_runtime` does.
 
-    auto is OpenVINO on a CPU, where it is installed and can do what is asked, else torch.
+    backend auto is OpenVINO on a CPU if it is installed and supports the options, else torch.
     """
     backend = spec.compute.backend
     reason = option("backend", "torch") if backend == "torch" else ""
@@ -85,7 +84,7 @@ def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
 
 
 def _not_openvino(spec: ModelSpec) -> str:
-    """Return why OpenVINO does not run what is asked for here; "" when it does."""
+    """Return why OpenVINO cannot run this model here; "" if it can."""
     compute = spec.compute
     if not openvino_installed():
         return "OpenVINO is not installed"
@@ -99,16 +98,16 @@ def _not_openvino(spec: ModelSpec) -> str:
     return ""
 
 
-# --- how much a run commits at once ---
+# --- size of a window ---
 
-COMMITTED = 1 << 18  # characters of a window of a small model: about ten seconds of a CPU's work
-SMALL_MODEL = 6 * 384**2  # layers times the square of the width: all-MiniLM-L6-v2
+COMMITTED = 1 << 18  # characters of a window for a small model: about ten seconds of CPU time
+SMALL_MODEL = 6 * 384**2  # layers times the square of the width, of all-MiniLM-L6-v2
 
 
 def window_characters(runtime: Runtime) -> int:
-    """Return the characters of a window: on a CPU, about ten seconds of work until it is committed.
+    """Return the characters of a window, which is committed at once: about ten seconds on a CPU.
 
-    They follow from the model alone, so that the windows of a resumed run are the same.
+    They depend on the model alone, so a resumed run has the same windows.
     """
     if runtime.engine.places[0] != "cpu":
         return CHARACTERS
@@ -118,15 +117,15 @@ def window_characters(runtime: Runtime) -> int:
     return max(FIRST_CHARACTERS, COMMITTED * SMALL_MODEL // max(size, SMALL_MODEL))
 
 
-# --- the tokenizer, and what it may give ---
+# --- tokenizer and limits ---
 
 
 def token_limit(
     config: BertConfig, tokenizer: Tokenizer, asked: int | None, meant: int | None = None
 ) -> int:
-    """Return how many tokens a text may have: as asked, as the folder means it, or what fits.
+    """Return the maximum tokens of a text: ``asked``, else the folder's ``meant``, else what fits.
 
-    Raises UsageError when more are asked for than the model has positions.
+    Raises UsageError if ``asked`` is more than the model has positions.
     """
     fits = config.most_tokens
     if asked is not None and asked > fits:
@@ -140,10 +139,10 @@ def token_limit(
 def open_tokenizer(
     folder: ModelFolder, *, kind: str = "", parse_special: bool = True, extra: bool = False
 ) -> Tokenizer:
-    """Load the tokenizer of a model; ModelError for one that the model cannot take texts from.
+    """Load the tokenizer of a model. Raises ModelError if the model cannot take its tokens.
 
-    It gives what the model is given in transformers: token types, or none. With ``extra``, ids of
-    extra embeddings come with the tokens.
+    It returns the same columns as in transformers, with token types or without. With ``extra``, it
+    also returns ids of extra embeddings.
     """
     tokenizer = Tokenizer.load(folder, parse_special=parse_special)
     for message in tokenizer.warnings:
@@ -153,8 +152,8 @@ def open_tokenizer(
     config = folder.config
     if not extra:
         refuse_extra(folder, config)
-    # A checkpoint may hold a tokenizer with more tokens than embeddings: tokens were added, and the
-    # model was not resized. transformers loads it, and fails at the first such token.
+    # Some checkpoints have a tokenizer with more tokens than embeddings: tokens were added without
+    # resizing the model. transformers loads them, and fails at the first such token.
     tokenizer.refuse_beyond(config.vocab_size, folder)
     tokenizer.reads_types = "token_type_ids" in tokenizer.model_inputs
     if tokenizer.reads_types:
@@ -175,7 +174,7 @@ def refuse_extra(folder: ModelFolder, config: BertConfig) -> None:
 
 
 def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
-    """Raise ModelError for a pair whose token types a model has no embeddings for."""
+    """Raise ModelError for a pair if the model has no embeddings for its token types."""
     for item in batch:
         _refuse_types(item.columns["token_type_ids"], config, f"{item.record.where}: a text pair")
 
