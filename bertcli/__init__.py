@@ -7,7 +7,7 @@
     train("reviews.jsonl", "sentiment", epochs=3)  # options of `bertcli train`
     search("late delivery", "reviews.csv", top_k=3)  # what `bertcli similar` prints
 
-The names below are imported when they are first used, so that `import bertcli` costs nothing.
+The names below are imported at their first use, so that `import bertcli` costs nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from bertcli.training.train import train
     from bertcli.versions import __version__
 
-_NAMED = {"Embedder": "TextEmbedder"}  # public name -> name of the class
+_NAMED = {"Embedder": "TextEmbedder"}  # public name -> name of the class, if different
 _FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining

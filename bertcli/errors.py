@@ -1,15 +1,15 @@
-"""What can go wrong, and the exit code it ends with; and what is said of what does not fail.
+"""Exceptions with their exit codes, and the log.
 
 BertcliError           1  failed on this input or model
-├── UsageError         2  the options contradict each other
-├── InputError         1  a record cannot be read; names its file and line
+├── UsageError         2  invalid or contradicting options
+├── InputError         1  a record cannot be read; the message has its file and line
 ├── ModelError         1  a model folder is missing, incomplete or broken
 ├── OutputError        1  the result cannot be written
-├── PrecisionError     1  vectors that have no form in the precision asked for
-└── PipeClosed         0  whoever reads our output has had enough, as `head` does: no message
+├── PrecisionError     1  vectors cannot be written in the requested precision
+└── PipeClosed         0  the reader of our output, such as `head`, has closed it: no message
 
-Every message is one line that says what and where; the hint says what to do. Both name options by
-`option`: the command line shows them as `--dim 9`, Python as `dim=9`.
+A message is one line that says what is wrong and where; the hint says what to do. Both write
+options with `option`, which the command line shows as `--dim 9` and Python as `dim=9`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import re
 import sys
 from typing import Any, Protocol
 
-LONGEST_WORD = 600  # characters, in a message
-ENDING = 40  # characters of its end that are shown
+LONGEST_WORD = 600  # maximum characters of a word in a message
+ENDING = 40  # characters shown from the end of a longer word
 
 
 def counted(number: int, one: str, several: str = "") -> str:
@@ -28,10 +28,10 @@ def counted(number: int, one: str, several: str = "") -> str:
 
 
 def one_line(message: str) -> str:
-    """Return a message without line ends, whose words have a bounded length.
+    """Return a message without line ends, with words of limited length.
 
-    A value of a file may be a word of any length, and what looks for addresses in a word takes
-    time with the square of its length.
+    A value from a file may be a word of any length, and searching a word for addresses takes time
+    quadratic in its length.
     """
     return " ".join(map(_shortened, message.split()))
 
@@ -43,9 +43,10 @@ def _shortened(word: str) -> str:
 
 
 def option(name: str, value: Any = None) -> str:
-    """Return an option in a message, spelled both ways; a value of None leaves it out.
+    """Return an option with its value for a message, spelled for the shell and for Python.
 
-    `--dim 9` and `dim=9`, `--resume` and `resume`, `--no-unused` and `unused=False`.
+    `--dim 9` and `dim=9`, `--resume` and `resume`, `--no-unused` and `unused=False`. Without a
+    value, only the name is written.
     """
     flag = f"--{name.replace('_', '-')}"
     match name, value:
@@ -61,7 +62,7 @@ def option(name: str, value: Any = None) -> str:
     return f"{_BEGIN}{_shortened(flag)}{_OR}{_shortened(keyword)}{_END}"
 
 
-# An option in a message: both spellings, between characters that no message shows.
+# Control characters that delimit both spellings of an option in a message.
 _BEGIN, _OR, _END = "\x02", "\x03", "\x04"
 _OPTION = re.compile(f"{_BEGIN}([^{_END}]*?){_OR}([^{_END}]*?){_END}")
 
@@ -69,17 +70,17 @@ SKIP = f"correct or remove that record; {option('on_error', 'skip')} skips it"
 
 
 def on_command_line(message: str) -> str:
-    """Return a message on one line, with options as the command line has them."""
+    """Return a message as one line, with options as command-line flags."""
     return one_line(_OPTION.sub(r"\1", message))
 
 
 def in_python(message: str) -> str:
-    """Return a message on one line, with options as keywords."""
+    """Return a message as one line, with options as Python keywords."""
     return one_line(_OPTION.sub(r"\2", message))
 
 
 class Messages(Protocol):
-    """What takes notes and warnings; an empty one is ignored."""
+    """A receiver of notes and warnings; empty messages are ignored."""
 
     def note(self, message: str) -> None:
         """Show a note."""
@@ -89,7 +90,7 @@ class Messages(Protocol):
 
 
 class Log:
-    """Messages of the library: Python's log "bertcli" has them, or the console of a command."""
+    """Log of the library: Python's logger "bertcli", or the console of a command."""
 
     def warn(self, message: str) -> None:
         """Write a warning."""
@@ -100,42 +101,42 @@ class Log:
         self.write("info", message)
 
     def detail(self, message: str) -> None:
-        """Write a note for those who ask for details."""
+        """Write a message that is shown only with --verbose."""
         self.write("debug", message)
 
     def write(self, level: str, message: str) -> None:
-        """Write a message of a level of Python's log."""
-        import logging  # 3 ms, which nearly all commands do without
+        """Write a message with a level of Python's logging."""
+        import logging  # takes 3 ms, and few commands need it
 
         getattr(logging.getLogger("bertcli"), level)(in_python(message))
 
 
 LOG = Log()
-NAMES = {"info": "note", "warning": "warning"}  # of levels, as they are shown
+NAMES = {"info": "note", "warning": "warning"}  # logging level -> label of its messages
 
 
 class PrintedLog(Log):
-    """Messages on stderr, for a function that Python code calls; none where it is quiet."""
+    """Log of functions called from Python: messages on stderr, or none if ``quiet``."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
 
     def write(self, level: str, message: str) -> None:
-        """Write a line; an empty message and one of the level debug are ignored."""
+        """Write a line. Empty messages and level debug are ignored."""
         if message and not self.quiet and level != "debug":
             sys.stderr.write(f"{NAMES[level]}: {in_python(message)}\n")
 
 
 class BertcliError(Exception):
-    """A failure that the user can act on: shown as `error: ...` and `hint: ...`.
+    """An error that the user can act on, shown as `error: ...` and `hint: ...`.
 
-    ``str(error)`` and ``error.hint`` are for callers from Python. ``marked`` and ``marked_hint``
-    are the texts as they were raised: what an error that names this one is made of, and what the
-    command line shows.
+    ``str(error)`` and ``error.hint`` are for Python callers. ``marked`` and ``marked_hint`` are the
+    original texts with both spellings of options, for the command line and for errors that quote
+    this one.
     """
 
     exit_code = 1
-    usual_hint = ""  # where there is no better one
+    usual_hint = ""  # the default hint
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(in_python(message))
@@ -144,19 +145,19 @@ class BertcliError(Exception):
 
     @property
     def hint(self) -> str:
-        """What to do, with options as keywords."""
+        """The advice on what to do, with options as Python keywords."""
         return in_python(self.marked_hint)
 
 
 class UsageError(BertcliError):
-    """The command was called in a way that has no meaning."""
+    """The options are invalid or contradict each other."""
 
     exit_code = 2
     usual_hint = f"see {option('help')}"
 
 
 class InputError(BertcliError):
-    """A record, or the file that holds it, cannot be read."""
+    """A record, or its file, cannot be read."""
 
     usual_hint = "correct the input there, or give another"
 
@@ -174,10 +175,10 @@ class OutputError(BertcliError):
 
 
 class PrecisionError(BertcliError):
-    """The vectors, as they are, cannot be written in the precision that was asked for."""
+    """The vectors cannot be written in the requested precision."""
 
 
-NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's loader
+NO_ROOM = (  # messages of libraries, of Python's threads and of the dynamic loader
     "can't alloc",
     "annot allocate",
     "bad_alloc",
@@ -186,13 +187,13 @@ NO_ROOM = (  # in messages of libraries, of Python's threads and of the system's
     "can't start new thread",
     "ThreadPoolBuildError",
     "Resource temporarily unavailable",
-    "Broken promise",  # of OpenVINO, whose thread could not begin
-    "error return without exception set",  # of CPython, where C code found no memory
+    "Broken promise",  # OpenVINO, if a thread could not start
+    "error return without exception set",  # CPython, if C code ran out of memory
 )
 
 
 def out_of_memory(failed: BaseException | None) -> bool:
-    """Return whether an exception, or one that it came of, says that there is no room for more."""
+    """Return True if an exception, or one of its causes, means that memory ran out."""
     if failed is None:
         return False
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
@@ -206,12 +207,12 @@ def out_of_memory(failed: BaseException | None) -> bool:
 
 
 def panicked(failed: BaseException) -> bool:
-    """Return whether a library in Rust failed, as tokenizers does by a regex without an end."""
-    return type(failed).__name__ == "PanicException"  # no Exception, nor one to be imported
+    """Return True if a Rust library panicked, as tokenizers does for an unbounded regex."""
+    return type(failed).__name__ == "PanicException"  # not an Exception, and not importable
 
 
 class PipeClosed(BertcliError):
-    """The reader of our output went away."""
+    """The reader of our output closed it."""
 
     exit_code = 0
 

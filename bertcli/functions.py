@@ -1,4 +1,4 @@
-"""Commands as functions: they take files, lists or data frames, and return what is printed.
+"""Commands as functions: they take files, lists or data frames, and return the command's output.
 
     tokenize(['I love NLP!'])                                # [{"input_ids": [101, ...], ...}]
     search("late delivery", reviews, text_field="body", top_k=3)
@@ -6,8 +6,8 @@
 
 Options are those of the commands with underscores, see `bertcli COMMAND --help`. ``texts`` is the
 name of a file, a folder or a glob; an iterable of texts, pairs or mappings of fields; or a data
-frame of pandas, polars or Arrow. Notes and warnings go to stderr, unless ``quiet``. All raise
-BertcliError, with a message and a hint, where the command fails.
+frame of pandas, polars or Arrow. Notes and warnings go to stderr, unless ``quiet``. All functions
+raise BertcliError, with a message and a hint, if the command fails.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.retrieval.search import Search
 
-FINDING = ("model", "revision", "offline")  # options that name the model
+FINDING = ("model", "revision", "offline")  # options that select the model
 Rows = list[dict[str, Any]]
 
 
 def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
-    """Return the token ids of texts: a row for each, as `bertcli tokenize` prints it.
+    """Return the token ids of texts, one row per text, as `bertcli tokenize` prints them.
 
-    ``options`` are ``model``, ``revision``, ``offline``, those of transformers' tokenizers
-    (``padding``, ``truncation``, ``max_length``, ``return_offsets_mapping`` ...), and how the texts
-    are read (``text_field`` ...).
+    ``options`` are ``model``, ``revision``, ``offline``; options of transformers' tokenizers
+    (``padding``, ``truncation``, ``max_length``, ``return_offsets_mapping`` ...); and options for
+    reading the texts (``text_field`` ...).
     """
     chosen = grouped(options, {"finding": FINDING, "call": names_of(Call), "reading": READING})
     call = Call(**chosen["call"])
@@ -73,11 +73,11 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
 
 
 def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **options: Any) -> Rows:
-    """Return the pieces of texts: a row for each piece, as `bertcli chunk` prints it.
+    """Return the chunks of texts, one row per chunk, as `bertcli chunk` prints them.
 
     ``options`` are ``model``, ``revision``, ``offline``, ``max_length``, ``overlap``, ``at``
-    ("token", "word", "sentence" or "paragraph"), ``first``, ``special_tokens``, and how the texts
-    are read.
+    ("token", "word", "sentence" or "paragraph"), ``first``, ``special_tokens``, and options for
+    reading the texts.
     """
     chosen = grouped(
         options, {"finding": FINDING, "chunks": names_of(ChunkSettings), "reading": READING}
@@ -103,12 +103,12 @@ def search(
     quiet: bool = False,
     **options: Any,
 ) -> Rows:
-    """Return the texts of a corpus most similar to queries: a row for each query, with its hits.
+    """Return the most similar texts of a corpus: one row per query, with its hits.
 
     ``queries`` is a text, or an iterable of texts. Without a ``corpus``, ``vectors`` or ``index``
     is searched. ``options`` are those of `bertcli similar` (``top_k``, ``threshold``, ``hybrid``,
-    ``vectors``, ``index`` ...), those of `bertcli embed` that say how vectors are made, and how the
-    corpus is read. ``rerank`` is the cross-encoder that sorts the best ``rerank_top``.
+    ``vectors``, ``index`` ...), those of `bertcli embed` that affect vectors, and options for
+    reading the corpus. ``rerank`` is a cross-encoder that reorders the best ``rerank_top`` hits.
     """
     from bertcli.embedding.options import EmbedOptions
     from bertcli.records.input import Input
@@ -169,8 +169,8 @@ def duplicates(
 ) -> Rows:
     """Return groups of near-duplicate texts, as `bertcli duplicates` prints them.
 
-    ``keep`` is "first" or "longest". ``options`` are ``model``, ``vectors``, those that say how
-    vectors are made, and how the texts are read.
+    ``keep`` is "first" or "longest". ``options`` are ``model``, ``vectors``, those that affect
+    vectors, and options for reading the texts.
     """
     from bertcli.retrieval.duplicates import Duplicates
     from bertcli.retrieval.search import stored_vectors
@@ -198,10 +198,10 @@ def corpus_map(
     quiet: bool = False,
     **options: Any,
 ) -> Rows:
-    """Return a row for each text of a corpus: x, y, cluster and label, as `bertcli map` prints it.
+    """Return one row per text of a corpus: x, y, cluster and label, as `bertcli map` prints them.
 
-    With an ``output``, a page is written there, too, whose points are coloured by the field
-    ``color``. ``options`` are as for `duplicates`. Needs scikit-learn (extra map).
+    With ``output``, also write a web page, whose points are coloured by the field ``color``.
+    ``options`` are those of `duplicates`. Needs scikit-learn (extra map).
     """
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
     from bertcli.retrieval.search import stored_vectors
@@ -231,9 +231,9 @@ def distil(
 ) -> dict[str, Any]:
     """Distil a model into a folder with a table of token vectors; return its manifest.
 
-    With a ``corpus``, its frequent ``words`` become tokens, and the agreement with the model is
-    measured. ``options`` are ``model``, ``revision``, ``offline``, ``device`` and so on, and how
-    the corpus is read.
+    With a ``corpus``, its most frequent ``words`` become tokens, and the agreement with the model
+    is measured. ``options`` are ``model``, ``revision``, ``offline``, ``device`` and so on, and
+    options for reading the corpus.
     """
     from bertcli.embedding.options import EmbedOptions
     from bertcli.exporting.distil import Distillation
@@ -297,7 +297,7 @@ def _find(finding: Mapping[str, Any], files: Sequence[str]) -> ModelFolder:
 
 
 def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
-    """Open a model for the vectors of texts that are compared with one another."""
+    """Open a model for the vectors of a corpus whose texts are compared with each other."""
     from bertcli.embedding.options import EmbedOptions
     from bertcli.retrieval.search import Search, SearchOptions
 
@@ -318,7 +318,7 @@ def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
 
 
 def _reranker(model: str | Path, search: Any, finding: Mapping[str, Any]) -> Any:
-    """Open a cross-encoder for the results of a search."""
+    """Open a cross-encoder for the hits of a search."""
     from bertcli.tasks.head import Head, Settings
     from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.rerank_answers import AnswerReranker

@@ -1,4 +1,4 @@
-"""Options that Python code gives as keywords: their names, their choices and their ranges."""
+"""Options given as Python keywords: check names, choices and ranges."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ R = TypeVar("R")
 
 
 def options_from(record: type[R], options: Mapping[str, Any], **other: Any) -> R:
-    """Return a record of options by their names, and of ``other`` fields.
+    """Return a record filled from options by name, and from ``other`` fields.
 
-    Raises UsageError for a name that the record lacks, and a value that is none of its choices.
+    Raises UsageError for an option that the record lacks, and for a value that is not a choice.
     """
     names = [name for name in names_of(record) if name not in other]
     refuse_unknown(options, names)
@@ -26,9 +26,9 @@ def options_from(record: type[R], options: Mapping[str, Any], **other: Any) -> R
 
 
 def refuse_other_choices(record: type[Any], options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option whose value is none of the choices of its field."""
+    """Raise UsageError for an option whose value is not a choice of its field."""
     for name, annotation in get_type_hints(record).items():
-        parts = (annotation, *get_args(annotation))  # of what may be None as well
+        parts = (annotation, *get_args(annotation))  # also the types in a union with None
         choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
         default = getattr(record, name, None)
         if choices and options.get(name, default) not in (default, *choices):
@@ -36,16 +36,17 @@ def refuse_other_choices(record: type[Any], options: Mapping[str, Any]) -> None:
 
 
 def names_of(record: type[Any]) -> list[str]:
-    """Return the names of the fields that a record is made of."""
+    """Return the names of the fields that the constructor of a record takes."""
     return [field.name for field in fields(record) if field.init]
 
 
 def grouped(
     options: Mapping[str, Any], names: Mapping[str, Collection[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Return options by the groups that have their ``names``; None is left out, as the default.
+    """Return the options by group. Each group takes the options in its ``names``.
 
-    An option of several groups is in all of them. Raises UsageError for one that is in none.
+    Options that are None are left out, as they mean the default. An option may be in several
+    groups. Raises UsageError for an option that no group takes.
     """
     given = {name: value for name, value in options.items() if value is not None}
     refuse_unknown(given, [*dict.fromkeys(name for members in names.values() for name in members)])
@@ -56,7 +57,7 @@ def grouped(
 
 
 def file_name(value: Any) -> str:
-    """Return the name of a file. Raises UsageError for a value that is no string or path."""
+    """Return the name of a file. Raises UsageError unless the value is a string or path."""
     try:
         return os.fsdecode(value)
     except TypeError:
@@ -66,7 +67,7 @@ def file_name(value: Any) -> str:
 
 
 def refuse_unknown(options: Collection[str], names: Collection[str]) -> None:
-    """Raise UsageError for the first option whose name is none of these."""
+    """Raise UsageError for the first option that is not one of these names."""
     for name in options:
         if name not in names:
             likely = get_close_matches(name, names, 1)
@@ -79,10 +80,10 @@ def refuse_outside(
     whole: Mapping[str, int] = {},
     numbers: Mapping[str, float] = {},
 ) -> None:
-    """Raise UsageError for a field of a record that is outside its range; None is never outside.
+    """Raise UsageError for a field of a record that is outside its range; None is accepted.
 
-    ``whole`` has the least value of fields that are whole numbers, ``numbers`` the largest of those
-    that may have decimals and begin at 0.
+    ``whole`` has the minimum of integer fields, ``numbers`` the maximum of fields that may be
+    decimal and must not be negative.
     """
     for name, least in whole.items():
         value = getattr(record, name)

@@ -1,4 +1,4 @@
-"""The version of bertcli, those of the libraries that decide the numbers, and its extras."""
+"""Versions of bertcli and of the libraries that affect results, and installation of extras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Return the version of each installed library, from its metadata: nothing is imported."""
+    """Return the versions of installed libraries, from metadata, without importing them."""
     from importlib.metadata import PackageNotFoundError, version
 
     numbers = {}
@@ -24,7 +24,7 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def require_torch(purpose: str) -> None:
-    """Raise BertcliError when torch, which is an extra, is not installed: ``purpose`` needs it."""
+    """Raise BertcliError if torch (an extra) is not installed; ``purpose`` is what needs it."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -32,7 +32,7 @@ def require_torch(purpose: str) -> None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to this installation, from where it came."""
+    """Return the command that adds an extra to this installation, from its original source."""
     from importlib.metadata import distributions
     from platform import system
     from urllib.parse import unquote, urlsplit
@@ -56,5 +56,5 @@ def install_command(extra: str) -> str:
 def pip_command(action: str = "install") -> str:
     """Return the command that changes packages in the environment of this process."""
     python = sys.executable
-    has_pip = versions("pip")  # not find_spec, at which setuptools may warn of distutils
+    has_pip = versions("pip")  # find_spec could trigger a warning of setuptools about distutils
     return f"{python} -m pip {action}" if has_pip else f"uv pip {action} --python {python}"
