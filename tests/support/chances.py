@@ -1,12 +1,12 @@
-"""How unlikely a count is, exactly: the tails of the binomial distribution."""
+"""Exact probabilities of counts: the tails of the binomial distribution."""
 
 from math import exp, lgamma, log
 
-UNLIKELY = 1e-6  # of a test that fails by chance; the seeds are fixed, so it never comes and goes
+UNLIKELY = 1e-6  # probability of a count that fails a test; seeds are fixed, so none is flaky
 
 
 def likely(count: int, trials: int, chance: float) -> bool:
-    """Tell whether a count as far off as this one is to be expected once in a million times."""
+    """Return True if a deviation at least this large has a probability above ``UNLIKELY``."""
 
     def probability(k: int) -> float:
         ways = lgamma(trials + 1) - lgamma(k + 1) - lgamma(trials - k + 1)

@@ -1,4 +1,4 @@
-"""Made examples whose rule is simple enough to be learnt by a tiny model in seconds."""
+"""Generated examples, whose rule is simple enough for a tiny model to learn in seconds."""
 
 import random
 from pathlib import Path
@@ -17,7 +17,7 @@ def sentence(draw: random.Random, *words: str) -> str:
 
 
 def reviews(count: int = 60, seed: int = 0) -> list[dict]:
-    """Texts of one class each: the class is that of the one word that is no filler."""
+    """Return texts with one class each, which is the class of their only non-filler word."""
     draw, found = random.Random(seed), []
     for _ in range(count):
         label = draw.choice([*LABELS])
@@ -26,7 +26,7 @@ def reviews(count: int = 60, seed: int = 0) -> list[dict]:
 
 
 def several(count: int = 60, seed: int = 0) -> list[dict]:
-    """Texts with any of two labels, or none."""
+    """Return texts with any of two labels, or none."""
     draw, found = random.Random(seed), []
     for _ in range(count):
         labels = [label for label in LABELS if draw.random() < 0.5]
@@ -36,7 +36,7 @@ def several(count: int = 60, seed: int = 0) -> list[dict]:
 
 
 def scored(count: int = 60, seed: int = 0) -> list[dict]:
-    """Pairs with a score: 1 where both texts have a word of the same class, else 0."""
+    """Return pairs with a score: 1 if both texts have a word of the same class, else 0."""
     draw, found = random.Random(seed), []
     for _ in range(count):
         one, other = draw.choice([*LABELS]), draw.choice([*LABELS])
@@ -46,7 +46,7 @@ def scored(count: int = 60, seed: int = 0) -> list[dict]:
 
 
 def tagged(count: int = 60, seed: int = 0) -> list[dict]:
-    """Words with tags: those of a class are its entities, of several tokens where they are rare."""
+    """Return words with tags: words of a class are entities; rare ones have several tokens."""
     draw, found = random.Random(seed), []
     for _ in range(count):
         words = sentence(draw, *draw.choices([*GOOD, *BAD, "Ouagadougou"], k=2)).split()
@@ -58,7 +58,7 @@ def tagged(count: int = 60, seed: int = 0) -> list[dict]:
 
 
 def asked(count: int = 60, seed: int = 0) -> list[dict]:
-    """Questions whose answer is the one word of the context that is of a class."""
+    """Return questions whose answer is the only word of the context with a class."""
     draw, found = random.Random(seed), []
     for _ in range(count):
         word = draw.choice([*GOOD, *BAD])
@@ -69,7 +69,7 @@ def asked(count: int = 60, seed: int = 0) -> list[dict]:
 
 
 def belonging(count: int = 60, seed: int = 0, negatives: bool = False) -> list[dict]:
-    """Pairs that belong together as they name the same number."""
+    """Return positive pairs: both texts contain the same number word."""
     draw, found = random.Random(seed), []
     numbers = "one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
     for _ in range(count):

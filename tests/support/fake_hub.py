@@ -1,13 +1,13 @@
-"""A hub on 127.0.0.1 that answers what huggingface_hub asks for, and misbehaves on request.
+"""A server on 127.0.0.1 that answers huggingface_hub like the hub, or with errors on request.
 
     with FakeHub() as hub:
         hub.add("owner/name", {"config.json": b"{}"})
         ... HF_ENDPOINT=hub.url ...
         hub.asked  # [("GET", "/api/models/owner/name", None), ...]
 
-What it answers was read off huggingface_hub 2.4 and https://huggingface.co/docs/hub/api:
-about a model, its tree, and HEAD and GET of a file. Bodies come over plain HTTP; `xet` says that
-they come from a chunk store, and sends the library to one that has nothing.
+Its answers follow huggingface_hub 2.4 and https://huggingface.co/docs/hub/api: model information,
+the file tree, and HEAD and GET of a file. Bodies are sent over plain HTTP. With `xet`, it claims
+that they are in a chunk store, and refers the library to an empty one.
 """
 
 import hashlib
@@ -20,25 +20,25 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass
 class Repository:
-    """Revisions of a model: name -> commit -> files; and who may read it."""
+    """Revisions of a model (name -> commit -> files), and its access rights."""
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
-    token: str | None = None  # without it the hub says that there is no such model
-    gated: bool = False  # everyone may see the list of files, nobody may read one
+    token: str | None = None  # required token; without it, the model seems not to exist
+    gated: bool = False  # the list of files is public, but the files are not readable
 
 
 class FakeHub:
-    """The server; every attribute may be changed while it runs."""
+    """The server. All attributes may be changed while it runs."""
 
     def __init__(self):
         self.models: dict[str, Repository] = {}
         self.moved: dict[str, str] = {}
-        self.asked: list[tuple[str, str, str | None]] = []  # method, path, Authorization
-        self.status: dict[str, int] = {}  # part of a path -> answer with this status
-        self.stall: set[str] = set()  # files whose body stops half-way and waits for `resume`
-        self.cut: set[str] = set()  # files whose body stops half-way, for good
-        self.nonsense: str | None = None  # answer everything with this
+        self.asked: list[tuple[str, str, str | None]] = []  # requests: method, path, Authorization
+        self.status: dict[str, int] = {}  # substring of a path -> status of the answer
+        self.stall: set[str] = set()  # files whose body stops half-way until `resume`
+        self.cut: set[str] = set()  # files whose body ends half-way
+        self.nonsense: str | None = None  # answer to every request, if set
         self.xet = False
         self.stalled, self.resume = threading.Event(), threading.Event()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -64,7 +64,7 @@ class FakeHub:
         return commit
 
     def fetched(self) -> set[str]:
-        """Return the files whose bodies were asked for."""
+        """Return the files whose bodies were requested."""
         return {path.split("/resolve/")[1].split("/", 1)[1] for method, path, _ in self.asked
                 if method == "GET" and "/resolve/" in path}  # fmt: skip
 
@@ -146,7 +146,7 @@ def _handler(hub: FakeHub):
             sent = self.headers["Authorization"]
             if repository and repository.token in (None, (sent or "").removeprefix("Bearer ")):
                 return repository
-            # The real hub: 401 to the anonymous, so that names of private models do not leak.
+            # Like the real hub: 401 for anonymous requests, to hide names of private models.
             code = {"X-Error-Code": "RepoNotFound"} if sent else {}
             self.reply(404 if sent else 401, **code)
             return None
@@ -163,7 +163,7 @@ def _handler(hub: FakeHub):
             half = file in hub.stall | hub.cut and self.command == "GET"
             if half and self.headers["Range"]:
                 self.close_connection = True
-                return  # no answer at all to the attempt to go on
+                return  # no answer to the attempt to resume
             self.send_response(status)
             for key, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(key, value)

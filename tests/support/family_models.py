@@ -1,7 +1,7 @@
-"""Random small models of every family: a row here is how a page of `bertcli.families` is tested.
+"""Random small models of every family. Each row here tests one page of `bertcli.families`.
 
-A row draws the keys of its own config.json; sizes, dropout and the rest that all families share are
-drawn for it. Dropout is 0, so that a model in train mode can be compared.
+A row draws the keys that are specific to its config.json; sizes and other keys shared by all
+families are drawn for it. Dropout is 0, so that models in train mode can be compared.
 """
 
 import random
@@ -50,16 +50,16 @@ def albert(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """A family as it is tested."""
+    """A family and how it is tested."""
 
     model_type: str
-    prefix: str  # of the classes of transformers
-    draw: Draw = as_it_is  # more keys; None takes one of the shared ones away
-    alike: bool = False  # a family whose model is that of a row before it: fewer configurations
+    prefix: str  # prefix of the transformers classes
+    draw: Draw = as_it_is  # draws more keys; a value of None removes a shared one
+    alike: bool = False  # True if the model equals an earlier row's: fewer configurations suffice
 
     @property
     def classes(self) -> list[str]:
-        """The classes of transformers that the page names, decoders apart."""
+        """The transformers classes on the page, without decoders."""
         page = FAMILIES[self.model_type]
         return [name for name, ours in page.classes.items() if ours != "BertLMHeadModel"]
 
@@ -125,7 +125,7 @@ def crosswise(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 BERT = Row("bert", "Bert")
-ROWS = (  # the families that are not BERT
+ROWS = (  # all families except BERT
     Row("roberta", "Roberta"),
     Row("xlm-roberta", "XLMRoberta", alike=True),
     Row("camembert", "Camembert", alike=True),
@@ -142,7 +142,7 @@ ROWS = (  # the families that are not BERT
 
 
 def shared(chance: random.Random) -> dict[str, Any]:
-    """Draw what config.json of most families says; odd sizes among them."""
+    """Draw the keys of config.json that most families share, including odd sizes."""
     heads = chance.choice((1, 2, 3, 4))
     words = chance.randint(12, 50)
     return {
@@ -164,7 +164,7 @@ def shared(chance: random.Random) -> dict[str, Any]:
 
 
 def their_model(row: Row, name: str, seed: int, **changes: Any) -> torch.nn.Module:
-    """Make a random model of transformers, in eval mode."""
+    """Return a random model of transformers in eval mode."""
     chance = random.Random(f"{row.model_type} {name} {seed}")
     said = shared(chance)
     said |= row.draw(chance, said) | changes
@@ -177,7 +177,7 @@ def their_model(row: Row, name: str, seed: int, **changes: Any) -> torch.nn.Modu
 
 
 def our_model(theirs: torch.nn.Module) -> torch.nn.Module:
-    """Make our model of one of transformers, with its weights; both have each other's names."""
+    """Convert a model of transformers to ours, checking tensor names in both directions."""
     name = type(theirs).__name__
     config = BertConfig.from_dict({**theirs.config.to_dict(), "architectures": [name]})
     (kind,) = config.architectures

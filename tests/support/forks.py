@@ -1,4 +1,4 @@
-"""Runs that are killed: forks of a process that has imported everything, so a start is quick."""
+"""Run and kill commands in forks of a process that has imported everything, for quick starts."""
 
 import json
 import os
@@ -57,13 +57,13 @@ SERVER = """if True:
 
 
 class Forks:
-    """Starts commands, and kills them."""
+    """Starts commands and kills them."""
 
     def __init__(self, server: "subprocess.Popen[str]") -> None:
         self.server = server
 
     def run(self, argv: list[Any]) -> int:
-        """Run to the end; return the exit code."""
+        """Run a command to its end and return the exit code."""
         (code,) = self.together(argv, [{}])
         return code
 
@@ -73,7 +73,7 @@ class Forks:
         environments: list[dict[str, str]],
         kill_after: float | None = None,
     ) -> list[int]:
-        """Run a command in each of these environments at the same time; return the exit codes."""
+        """Run a command in each of these environments concurrently; return the exit codes."""
         words = [str(word) for word in argv]
         self.server.stdin.write(json.dumps([words, *environments]) + "\n")
         children = json.loads(self.server.stdout.readline())
@@ -91,11 +91,11 @@ class Forks:
         place: Path,
         kills: int,
     ) -> None:
-        """Kill the run at so many random instants, in as many runs as it takes.
+        """Kill a run at ``kills`` random instants, in as many runs as needed, and check its result.
 
-        These are after a time, or before a call of the system that changes a file, so that the
-        short moments at the end of a run are struck as well. Each run, resumed until it ends, must
-        leave the result of one that nothing happened to.
+        A run is killed after a time, or before a system call that changes a file, so that the
+        short phases at its end are tested as well. Each run, resumed to the end, must have the
+        same result as an uninterrupted one.
         """
         began = time.monotonic()
         assert self.run(argv(place / "whole")) == 0
@@ -110,13 +110,13 @@ class Forks:
             killed += code != 0
             if code == 0:
                 assert result(out) == whole
-                runs, seconds = runs + 1, seconds / 2  # the machine became faster
+                runs, seconds = runs + 1, seconds / 2  # it ended before the kill: kill earlier
         assert self.run(argv(out)) == 0
         assert result(out) == whole
 
 
 def as_torchrun(count: int) -> list[dict[str, str]]:
-    """The environments that torchrun gives to processes that train as one."""
+    """Return the environments that torchrun sets for processes of one training run."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

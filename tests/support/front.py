@@ -1,4 +1,4 @@
-"""The front door: call `main(argv)` with everything captured, or start a real process."""
+"""Run commands as users do: `main(argv)` with captured output, or a separate process."""
 
 import contextlib
 import io
@@ -25,12 +25,12 @@ PROGRAM = [sys.executable, "-m", "bertcli"]
 PACKAGE = Path(__file__).parents[2]
 TINY = PACKAGE / "samples" / "tiny-bert"
 FOREIGN = ("BERTCLI_", "_BERTCLI", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "TTY_")
-FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' programs are compiled once
-# What `bertcli tokenize hello` writes.
+FOREIGN += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # users' Python caches bytecode
+# Output of `bertcli tokenize hello`.
 HELLO = '{"input_ids":[101,7592,102],"token_type_ids":[0,0,0],"attention_mask":[1,1,1]}\n'
-BACKEND = ""  # torch in this process, as the reference, and as users have it in others
-DEADLINE = 60  # seconds, against hanging only
-# Of a process whose files may not grow: a module that it compiles would be stored truncated.
+BACKEND = ""  # in this process, "" is torch, as reference; other processes use the default
+DEADLINE = 60  # seconds, to fail instead of hanging
+# For processes with a limit on file sizes, which would store truncated bytecode.
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -38,7 +38,7 @@ on_torch = partial(EmbedOptions, backend="torch")  # in this process
 
 
 class Result(NamedTuple):
-    """What a command left: its exit code, stdout and stderr."""
+    """The exit code, stdout and stderr of a command."""
 
     code: int
     stdout: bytes
@@ -59,7 +59,7 @@ class Result(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The message, after a check that nothing but it and at most one hint was written."""
+        """The error message, after checking that stderr has only it and at most one hint."""
         lines = self.err.splitlines()
         assert self.code in (1, 2), self
         assert [line.partition(": ")[0] for line in lines] in (["error"], ["error", "hint"]), lines
@@ -77,22 +77,22 @@ def jsonl(rows: Iterable[Any]) -> str:
 
 
 def rows_in(path: Path) -> list[Any]:
-    """Return the rows of a file of lines of JSON."""
+    """Return the rows of a JSONL file."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def json_in(path: Path) -> Any:
-    """Return what a file of JSON holds."""
+    """Return the content of a JSON file."""
     return json.loads(path.read_text("utf-8"))
 
 
 def put_json(path: Path, value: Any) -> None:
-    """Write a file of JSON."""
+    """Write a JSON file."""
     path.write_text(json.dumps(value), "utf-8")
 
 
 def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the environment of a test: nothing that a developer has set for bertcli or Rich."""
+    """Return the environment for a test, without a developer's settings for bertcli or Rich."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     paths = [str(PACKAGE), os.environ.get("PYTHONPATH", "")]
     fixed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
@@ -102,18 +102,18 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
 
 @cache
 def built(names: tuple[str, ...], build: Any = app.build) -> Any:
-    """Return the command line with these commands, made once: it takes 10 ms."""
+    """Return the command line with these commands, cached, as building it takes 10 ms."""
     return get_command(build(names))
 
 
 @cache
 def read_once(path: Path, read: Any = tokenizer_files._read_json) -> Any:
-    """Return a tokenizer that many commands share: to read the usual one takes 20 ms."""
+    """Return a shared tokenizer, as reading the default one takes 20 ms."""
     return read(path)
 
 
 def read_tokenizer(path: Path, read: Any = tokenizer_files._read_json) -> Any:
-    """Return the tokenizer in a file, which no test changes where it was installed."""
+    """Return the tokenizer in a file. Installed ones, which no test changes, are cached."""
     return (read_once if "site-packages" in path.parts else read)(path)
 
 
@@ -121,7 +121,7 @@ def call(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
     """Run a command in this process."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
     backend = {"BERTCLI_BACKEND": BACKEND or "torch"}
-    helped = len(argv) < 2 or {"-h", "--help", "help"} & {*argv}  # help changes what it shows
+    helped = len(argv) < 2 or {"-h", "--help", "help"} & {*argv}  # help changes the options
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
         mock.patch.dict(os.environ, environment(backend | env), clear=True),
@@ -142,19 +142,19 @@ def inspected(*argv: Any, **env: str) -> tuple[int, str, str]:
 
 
 def report(*argv: Any) -> Any:
-    """Return what `bertcli inspect` says of something that it has no word of warning about."""
+    """Return the report of `bertcli inspect` as JSON, after checking that it has no warnings."""
     return json.loads(good("inspect", *argv, "--json").out)
 
 
 def good(*argv: Any, stdin: bytes | str = b"", **env: str) -> Result:
-    """Run a command that shall succeed without a word."""
+    """Run a command, and check that it succeeds without messages."""
     done = call(*argv, stdin=stdin, **env)
     assert (done.code, done.err) == (0, ""), done
     return done
 
 
 def bad(*argv: Any, code: int = 1, stdin: bytes | str = b"", **env: str) -> Result:
-    """Run a command that shall fail, with one line and at most a hint, and no data."""
+    """Run a command, and check that it fails with an error, at most one hint, and no data."""
     done = call(*argv, stdin=stdin, **env)
     assert (done.code, done.out) == (code, ""), done
     assert done.error
@@ -162,13 +162,13 @@ def bad(*argv: Any, code: int = 1, stdin: bytes | str = b"", **env: str) -> Resu
 
 
 def start(*argv: Any, env: Mapping[str, str] = {}, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a real process with pipes at all ends that are not given."""
+    """Start a separate process. Streams that are not given are pipes."""
     ends = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen([*PROGRAM, *map(str, argv)], env=environment(env), **(ends | options))
 
 
 def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, **options: Any):
-    """Run a real process to its end."""
+    """Run a separate process to its end."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
     with start(*argv, env=env, **options) as running:
         try:
@@ -179,7 +179,7 @@ def process(*argv: Any, stdin: bytes | str = b"", env: Mapping[str, str] = {}, *
     return Result(running.returncode, out or b"", (err or b"").decode())
 
 
-# The command line, which sends itself a signal once so many windows of its output are committed.
+# Runs the command line, and sends itself a signal after so many commits of its output.
 STRUCK = """
 import os, signal, sys
 from bertcli.__main__ import run
@@ -201,7 +201,7 @@ run()
 
 
 def struck(name: str, *argv: Any, journals: int = 2) -> int:
-    """Return the exit code of a real process that a signal hits amid its work, as fast as it is."""
+    """Return the exit code of a separate process that gets a signal during its work."""
     program = [sys.executable, "-c", STRUCK, str(journals), name, *map(str, argv)]
     return subprocess.run(program, env=environment(), timeout=DEADLINE).returncode
 
@@ -226,7 +226,7 @@ def shell(script: str, *, cwd: Path, env: Mapping[str, str] = {}) -> Result:
 
 
 def ids_of(*texts: Any) -> list[list[int]]:
-    """Return the ids of texts without any option, for comparison."""
+    """Return the token ids of texts with default options, for comparison."""
     return good("tokenize", "--", *texts).ids
 
 
@@ -235,13 +235,13 @@ def left_in(folder):
 
 
 def contents(folder):
-    """Return the bytes of all files in a folder and below it, by their paths."""
+    """Return the bytes of all files below a folder, by relative path."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def until(condition):
-    """Wait for something that will happen, and fail rather than hang when it does not."""
+    """Wait until a condition is true; fail after ``DEADLINE`` seconds."""
     end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -259,9 +259,9 @@ LAUNCHER = """if True:
 
 
 def peak(*argv: Any, code: int = 0) -> float:
-    """Return the memory that a run needed at most, in MB.
+    """Return the peak memory of a run in MB.
 
-    Linux counts for a process what its parent had when it was started: a small one starts it.
+    Linux counts the memory of the parent at the start of a process, so a small one starts it.
     """
     command = [sys.executable, "-c", LAUNCHER, sys.executable, "-m", "bertcli", *map(str, argv)]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE)

@@ -1,6 +1,6 @@
-"""Texts to try a tokenizer with: of many scripts, and of the kind nobody meant to write.
+"""Texts for testing tokenizers: many scripts, and unusual characters.
 
-``texts`` is a Hypothesis strategy, which shrinks what fails; ``composed`` makes thousands at once.
+``texts`` is a Hypothesis strategy, which shrinks failures; ``composed`` makes thousands at once.
 """
 
 import importlib.util
@@ -71,7 +71,7 @@ words = st.lists(st.one_of(_fragments, st.just("")), max_size=6)
 
 
 def composed(seed: int, count: int) -> list[str]:
-    """Return texts made of real words, hostile pieces and random characters; the same each time."""
+    """Return texts of real words, unusual pieces and random characters, fixed by the seed."""
     dice = random.Random(seed)
     real = " ".join(REAL).split()
 
@@ -93,7 +93,7 @@ def composed(seed: int, count: int) -> list[str]:
 
 
 def english(seed: int, count: int) -> list[str]:
-    """Return texts of printable ASCII alone, which a shortcut of ours takes."""
+    """Return texts of printable ASCII only, for which the tokenizer has a fast path."""
     dice = random.Random(seed)
     known = [word for word in " ".join(REAL).split() if word.isascii()]
     known += [piece for piece in PIECES if piece.isascii() and piece.isprintable()]
@@ -106,20 +106,20 @@ def english(seed: int, count: int) -> list[str]:
 
 
 def vocabulary_file(name: str) -> Path:
-    """Return a vocab.txt of Google's BERT models, found without importing its package."""
+    """Return a vocab.txt of Google's BERT models, located without importing its package."""
     found = importlib.util.find_spec("bert_service")
     assert found and found.submodule_search_locations, "the test extra brings bert-service"
     return Path(found.submodule_search_locations[0], "vocab", f"{name}_vocab.txt")
 
 
 def real_lines(most: int) -> list[str]:
-    """Return the first lines of the text file that BERTCLI_TEST_CORPUS names, else none."""
+    """Return the first ``most`` lines of the file BERTCLI_TEST_CORPUS, or [] if it is not set."""
     corpus = os.environ.get("BERTCLI_TEST_CORPUS")
     return Path(corpus).read_text("utf-8").split("\n")[:most] if corpus else []
 
 
 def copy_vocabulary(name: str, folder: Path) -> Path:
-    """Make a folder that has nothing but a vocab.txt."""
+    """Create a folder that contains only a vocab.txt."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(vocabulary_file(name), folder / "vocab.txt")
     return folder

@@ -1,4 +1,4 @@
-"""What the tests of the model share: small random models of ours and of transformers."""
+"""Shared by the tests of models: small random models of ours and of transformers."""
 
 import torch
 import transformers
@@ -23,7 +23,7 @@ TINY = {
 
 
 def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Draw weights wide enough that a mistake shows at 1e-5."""
+    """Draw weights that are large enough for mistakes to exceed 1e-5."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
@@ -34,7 +34,7 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def theirs(name: str = "BertModel", **changes) -> nn.Module:
-    """A random model of transformers, in eval mode, that can give its attentions."""
+    """Return a random model of transformers in eval mode, which can return attentions."""
     config = transformers.BertConfig(**{**TINY, **changes})
     config._attn_implementation = "eager"
     return randomise(getattr(transformers, name)(config)).eval()
@@ -45,14 +45,14 @@ def tiny(**changes) -> BertConfig:
 
 
 def load(ours: nn.Module, model: nn.Module) -> nn.Module:
-    """Load their weights into ours, and ours into theirs, both strictly."""
+    """Load the weights of a model into ours, and ours into it, both strictly."""
     ours.load_state_dict(model.state_dict(), strict=True)
     model.load_state_dict(ours.state_dict(), strict=True)
     return ours.eval()
 
 
 def texts(batch: int = 3, length: int = 12, vocab: int = 97):
-    """Ids, keep and types of a padded batch of pairs of falling length."""
+    """Return ids, mask and token types of a padded batch of pairs of decreasing length."""
     generator = torch.Generator().manual_seed(batch * length)
     ids = torch.randint(1, vocab, (batch, length), generator=generator)
     lengths = torch.arange(length, length - 3 * batch, -3)
@@ -62,13 +62,13 @@ def texts(batch: int = 3, length: int = 12, vocab: int = 97):
 
 
 def encode(model: nn.Module, ids, lengths, types=None):
-    """The last hidden states [T, hidden] of texts that are concatenated."""
+    """Return the last hidden states [T, hidden] of concatenated texts."""
     at = torch.cat([torch.arange(length) for length in lengths])
     return model.hidden(ids, types=types, at=at, kernels=model.direction(packed(lengths)))
 
 
 def rewrite(folder, change) -> None:
-    """Change the file of weights of a folder: names and tensors in, names and tensors out."""
+    """Rewrite the weights file of a folder; ``change`` maps the tensors by name to new ones."""
     path = folder / "model.safetensors"
     weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
     save_file(change(weights), path, {"format": "pt"})

@@ -1,4 +1,4 @@
-"""Sentence models as older versions of sentence-transformers wrote them."""
+"""Sentence models as written by old versions of sentence-transformers."""
 
 import shutil
 
@@ -6,7 +6,7 @@ from front import put_json
 
 
 def inside_a_sentence_model(bert, folder):
-    """A model of old sentence-transformers, which kept its BERT in a folder of its own."""
+    """Write a model of old sentence-transformers, whose BERT is in a subfolder."""
     shutil.copytree(bert, folder / "0_Transformer")
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')

@@ -1,4 +1,4 @@
-"""What the tests of training share: a small folder of prepared instances, and runs over it."""
+"""Shared by the tests of pretraining: a small folder of training instances, and runs over it."""
 
 import hashlib
 import shutil
@@ -26,7 +26,7 @@ STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def arrays(rows: int, seed: int) -> dict[str, np.ndarray]:
-    """Pairs that can be learned: words go up by one, and so does the second text if it follows."""
+    """Return pairs with a rule: word ids increase by one, also in the second text if it follows."""
     draw = np.random.default_rng(seed)
     found = {
         "input_ids": np.zeros((rows, LENGTH), np.int32),
@@ -54,7 +54,7 @@ def arrays(rows: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def prepared(folder: Path, rows: int = 200, seed: int = 0, **changes) -> Path:
-    """Write a folder as `pretrain prepare` does."""
+    """Write a folder like `pretrain prepare`."""
     folder.mkdir(parents=True)
     columns = arrays(rows, seed)
     table = np.zeros(rows, row_type(LENGTH, PREDICTIONS))
@@ -87,6 +87,6 @@ def config_file(path: Path, **changes) -> Path:
 
 
 def lines(folder: Path) -> list[dict]:
-    """The log of a run without its clock."""
+    """Return the log of a run without timings."""
     found = rows_in(folder / "log.jsonl")
     return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in found]

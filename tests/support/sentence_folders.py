@@ -1,4 +1,4 @@
-"""Sentence models with random weights, as sentence-transformers itself writes them."""
+"""Sentence models with random weights, written by sentence-transformers."""
 
 import warnings
 from pathlib import Path
@@ -12,7 +12,7 @@ SAMPLE = Path(__file__).parents[2] / "samples" / "tiny-bert"
 
 
 def shaken(module, seed=0):
-    """The module with weights that hide no error."""
+    """Return the module with random weights, so that errors are visible."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for one in module.parameters():
@@ -26,7 +26,7 @@ def dense(size, out, activation=None, seed=0, **options):
 
 
 def sentence_model(*behind, **options):
-    """A model of the sample's BERT and these modules."""
+    """Return a sentence model with the sample's BERT, followed by these modules."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bert = st.Transformer(str(SAMPLE))

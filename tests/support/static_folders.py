@@ -1,4 +1,4 @@
-"""Models that are tables of token vectors, as sentence-transformers and model2vec write them."""
+"""Static models (tables of token vectors) as written by sentence-transformers and model2vec."""
 
 import json
 
@@ -24,7 +24,7 @@ def rows_of(kind):
 
 
 def static_folder(path, kind="bert", place="", name="embedding.weight", more=(), **tensors):
-    """A folder of sentence-transformers; ``more`` are further modules, by their kind."""
+    """Write a folder of sentence-transformers; ``more`` are the types of further modules."""
     inner = path / place
     inner.mkdir(parents=True)
     (inner / "tokenizer.json").write_text(tokenizers_made.stored(kind), "utf-8")
@@ -39,7 +39,7 @@ def static_folder(path, kind="bert", place="", name="embedding.weight", more=(),
 
 
 def model2vec_folder(path, kind="bert", embeddings=None, config=(), **tensors):
-    """A folder of model2vec, which drops unknown words and has a limit."""
+    """Write a folder of model2vec, which drops unknown words and has a length limit."""
     path.mkdir(parents=True)
     (path / "tokenizer.json").write_text(tokenizers_made.stored(kind), "utf-8")
     embeddings = table(rows_of(kind)) if embeddings is None else embeddings
@@ -55,7 +55,7 @@ def unknown_of(tokenizer):
 
 
 def like_model2vec(path, texts):
-    """What model2vec 0.10 computes, one text at a time."""
+    """Return the vectors of texts as computed by model2vec 0.10, one text at a time."""
     from safetensors.numpy import load_file
 
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""Small random checkpoints with a task head, over the default model's real vocabulary."""
+"""Small random checkpoints with a task head, with the vocabulary of the default model."""
 
 import functools
 import random
@@ -11,7 +11,7 @@ from model_reference import randomise
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 
-LENGTH = 64  # the longest sequence they take
+LENGTH = 64  # maximum tokens of their sequences
 SIZES = {
     "vocab_size": 30522,
     "hidden_size": 32,
@@ -25,7 +25,7 @@ SAMPLES = Path(__file__).parents[2] / "samples" / "texts.txt"
 
 
 def texts(count=25, longest=40, seed=5):
-    """Texts of every length, in several scripts, some of them twice; the last one is empty."""
+    """Return texts of many lengths in several scripts, with duplicates; the last one is empty."""
     chosen = random.Random(seed)
     words = [*SAMPLES.read_text("utf-8").split(), "unbelievable", "12.5%", "(Ouagadougou)", "😀"]
     found = [" ".join(chosen.choices(words, k=chosen.randint(1, longest))) for _ in range(count)]
@@ -34,7 +34,7 @@ def texts(count=25, longest=40, seed=5):
 
 @functools.cache
 def tokenizer():
-    """The tokenizer of transformers for all of them."""
+    """Return the tokenizer of transformers for all of these models."""
     folder = find_model(DEFAULT_MODEL, offline=True).path
     found = transformers.AutoTokenizer.from_pretrained(folder, model_max_length=LENGTH)
     found.backend_tokenizer.no_truncation()
@@ -50,7 +50,7 @@ def labels(*names):
 
 
 class Models:
-    """Makes folders, each once: `models("BertForMaskedLM")` is the path of one."""
+    """Creates model folders, each once: `models("BertForMaskedLM")` returns the path."""
 
     def __init__(self, root):
         self.root = root
@@ -62,7 +62,7 @@ class Models:
             folder = self.root / f"{name}-{len(self.made)}"
             model = getattr(transformers, name)(transformers.BertConfig(**SIZES | changes))
             randomise(model)
-            with torch.no_grad():  # so that what is said of texts differs
+            with torch.no_grad():  # so that results differ between texts
                 model.bert.embeddings.word_embeddings.weight.mul_(5)
                 for head in ("classifier", "qa_outputs"):
                     if hasattr(model, head):
@@ -73,12 +73,12 @@ class Models:
         return self.made[key]
 
     def theirs(self, name, **changes):
-        """The model of transformers, in eval mode."""
+        """Return the model of transformers in eval mode."""
         return getattr(transformers, name).from_pretrained(self(name, **changes)).eval()
 
 
 def agree(ours, theirs, where=""):
-    """Compare nested results: numbers within 1e-5, the rest exactly."""
+    """Compare nested results: numbers within 1e-5, other values exactly."""
     match theirs:
         case dict():
             assert list(ours) == list(theirs), where

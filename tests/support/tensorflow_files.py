@@ -1,4 +1,4 @@
-"""Checkpoints as TensorFlow writes them, without TensorFlow."""
+"""Write checkpoints in TensorFlow's format without TensorFlow."""
 
 import re
 
@@ -24,7 +24,7 @@ def message(key, content):
 
 
 def block(entries, compressed=False):
-    """A block of a table: keys share their beginnings, but for every third."""
+    """Return a block of a table. Keys share prefixes, except for every third one."""
     out, restarts, before = b"", [], b""
     for index, (key, value) in enumerate(entries):
         shared = 0
@@ -37,7 +37,7 @@ def block(entries, compressed=False):
         out += varint(shared) + varint(len(own)) + varint(len(value)) + own + value
         before = key
     ends = b"".join(place.to_bytes(4, "little") for place in [*restarts, len(restarts)])
-    return out + ends, bytes([compressed]) + b"\0\0\0\0"  # a checksum that nobody looks at
+    return out + ends, bytes([compressed]) + b"\0\0\0\0"  # the checksum is never checked
 
 
 def table(entries, size, compressed=False):
@@ -54,7 +54,7 @@ def table(entries, size, compressed=False):
 
 
 def write_checkpoint(prefix, variables, *, shards=1, endian=0, compressed=False):
-    """Write PREFIX.index and PREFIX.data-*, as tf.train.Saver does."""
+    """Write PREFIX.index and PREFIX.data-*, like tf.train.Saver."""
     data = [b""] * shards
     header = number(1, shards) + number(2, endian) + message(3, number(1, 1))
     entries = [(b"", header)]
@@ -72,7 +72,7 @@ def write_checkpoint(prefix, variables, *, shards=1, endian=0, compressed=False)
 
 
 def google(name):
-    """Turn a name of transformers into that of Google's code: independent of names.py."""
+    """Return the name in Google's code for a name of transformers, independently of names.py."""
     if name.startswith("classifier") or name.startswith("qa_outputs"):
         place = "cls/squad/" if name.startswith("qa") else ""
         return place + ("output_weights" if name.endswith("weight") else "output_bias")

@@ -1,4 +1,4 @@
-"""Small folders of models that give texts several rows: sparse ones, and of late interaction."""
+"""Small models that return several rows per text: sparse and late-interaction models."""
 
 import shutil
 
@@ -17,18 +17,18 @@ from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
-WIDTH = 12  # of the vectors of tokens
+WIDTH = 12  # size of token vectors
 
 
 def encoder(place):
-    """The encoder that models of late interaction are made of."""
+    """Write the encoder for late-interaction models."""
     torch.manual_seed(0)
     config = transformers.BertConfig.from_pretrained(TINY)
     return _with_words(transformers.BertModel(config, add_pooling_layer=False), place)
 
 
 def deberta(place):
-    """An encoder in which what is not attended to is blank, with a convolution as well."""
+    """Write an encoder that zeroes the states of masked tokens and has a convolution."""
     sizes = transformers.BertConfig.from_pretrained(TINY).to_dict()
     names = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")
     config = transformers.DebertaV2Config(
@@ -51,7 +51,7 @@ def _with_words(model, place):
 
 
 def sparse(place):
-    """A masked language model that gives a text few terms, as trained ones do."""
+    """Write a masked language model that returns few terms per text, like trained ones."""
     model = transformers.BertForMaskedLM(transformers.BertConfig.from_pretrained(TINY)).eval()
     randomise(model)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def native(base, place, words=(), **knobs):
 
 
 def pylate(base, place, **settings):
-    """A folder as PyLate writes it."""
+    """Write a folder in the format of PyLate."""
     shutil.copytree(base, place)
     dense = place / "1_Dense"
     dense.mkdir()
@@ -106,7 +106,7 @@ def pylate(base, place, **settings):
 
 
 def colbert(base, place, metadata=None):
-    """A folder as ColBERT itself writes it."""
+    """Write a folder in the format of ColBERT."""
     shutil.copytree(base, place)
     tensors = {f"bert.{name}": one for name, one in load_file(base / "model.safetensors").items()}
     torch.manual_seed(3)
@@ -120,7 +120,7 @@ def colbert(base, place, metadata=None):
 
 
 def bge(base, place):
-    """A folder like BGE-M3's: dense, with layers for terms and for tokens beside it."""
+    """Write a folder like BGE-M3's: dense vectors, and layers for terms and token vectors."""
     shutil.copytree(base, place)
     torch.manual_seed(4)
     torch.save(torch.nn.Linear(32, 1).state_dict(), place / "sparse_linear.pt")
@@ -139,7 +139,7 @@ def bge(base, place):
 
 
 def routed(masked, place):
-    """A SparseEncoder whose queries are weights of a table; the weight of each token."""
+    """Write a SparseEncoder whose queries use a table of weights; return each token's weight."""
     tokens = transformers.AutoTokenizer.from_pretrained(masked)
     weights = torch.rand(len(tokens), generator=torch.Generator().manual_seed(5)) * 3
     weights[::7] = 0

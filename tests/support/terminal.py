@@ -1,4 +1,4 @@
-"""A command with a terminal at its ends."""
+"""Run a command with a pseudo-terminal."""
 
 import fcntl
 import os
@@ -20,9 +20,9 @@ def at_terminal(
     stderr=None,
     typed=(),
 ):
-    """Run a command with a terminal where no other end is given; return its code and the screen.
+    """Run a command with a terminal for streams that are not given; return exit code and screen.
 
-    ``typed`` are pairs: what to wait for on the screen after what came before, and what to type.
+    ``typed`` are pairs: a text to wait for on the screen, and the text to type then.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -42,7 +42,7 @@ def at_terminal(
             os.write(ours, left.pop(0)[1])
         try:
             chunk = os.read(ours, 1 << 16)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # on Linux, the other end is closed
             break
         if not chunk:
             break

@@ -1,10 +1,10 @@
-"""Small tokenizers of every kind, trained here: the files of folders that transformers loads.
+"""Small tokenizers of every kind, trained here, as folders that transformers can load.
 
     folder = bpe_folder(tmp_path / "roberta")        # <s> a </s></s> b </s>, <mask> is the last id
     folder = MADE["deberta"](tmp_path / "deberta")   # any of them by name
 
-A folder has tokenizer.json and tokenizer_config.json; what is given by name goes into the latter.
-The ids of special tokens are where the family has them: padding is 1 in RoBERTa's, 0 in BERT's.
+A folder has tokenizer.json and tokenizer_config.json, which contains the keyword arguments. Special
+tokens have the same ids as in the family: padding is 1 in RoBERTa's, 0 in BERT's.
 """
 
 import json
@@ -26,7 +26,7 @@ from tokenizers import (
     trainers,
 )
 
-SIZE = 700  # tokens, about
+SIZE = 700  # approximate vocabulary size
 ENGLISH = """The capital of France is Paris, and that of Italy is Rome. The weather in the town was
 as fine as it had been for the whole of the week. I love natural language processing! A good book
 is read from the beginning to the end. She don't know what they're doing, or why we've come."""
@@ -74,7 +74,7 @@ def _bpe(special: list[str], *, prefix: bool) -> Tokenizer:
 
 
 def roberta(*, prefix: bool = False) -> Tokenizer:
-    """Byte-level BPE: any text has tokens, and a blank belongs to the word behind it."""
+    """Byte-level BPE: any text has tokens, and a space belongs to the word after it."""
     tokenizer = _bpe(ROBERTA, prefix=prefix)
     _special(tokenizer, [*ROBERTA, "<mask>"])
     ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
@@ -83,7 +83,7 @@ def roberta(*, prefix: bool = False) -> Tokenizer:
 
 
 def modernbert() -> Tokenizer:
-    """Byte-level BPE with the special tokens of BERT, and runs of blanks as added tokens."""
+    """Byte-level BPE with the special tokens of BERT, and runs of spaces as added tokens."""
     tokenizer = _bpe(BERT, prefix=False)
     tokenizer.normalizer = normalizers.NFC()
     _special(tokenizer, BERT)
@@ -93,7 +93,7 @@ def modernbert() -> Tokenizer:
 
 
 def metaspace() -> Tokenizer:
-    """BPE of characters, blanks as U+2581, and bytes for those that are not in the vocabulary."""
+    """BPE of characters, with spaces as U+2581, and bytes for unknown characters."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -137,14 +137,14 @@ def _unigram(special: list[str], unk: str, *, last: str, split: bool = True) -> 
 
 
 def xlm_roberta() -> Tokenizer:
-    """Unigram: `<unk>` for what is not in the vocabulary."""
+    """Unigram with `<unk>` for unknown characters."""
     tokenizer = _unigram(ROBERTA, "<unk>", last="<mask>")
     _like_roberta(tokenizer)
     return tokenizer
 
 
 def camembert() -> Tokenizer:
-    """Unigram, with names of special tokens that are not used."""
+    """Unigram with unused entries among the special tokens."""
     tokenizer = _unigram([*CAMEMBERT, "<s>", "</s>"], "<unk>", last="<mask>")
     _like_roberta(tokenizer)
     return tokenizer
@@ -161,7 +161,7 @@ def albert() -> Tokenizer:
 
 
 def deberta() -> Tokenizer:
-    """Unigram that keeps blanks at the start of a text."""
+    """Unigram that keeps spaces at the start of a text."""
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
     tokenizer = _unigram(special, "[UNK]", last="[MASK]", split=False)
     blanks = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
@@ -185,14 +185,14 @@ def _wordpiece(special: list[str]) -> Tokenizer:
 
 
 def bert() -> Tokenizer:
-    """WordPiece: DistilBERT, ELECTRA and NomicBERT have BERT's tokenizer."""
+    """WordPiece, also for DistilBERT, ELECTRA and NomicBERT."""
     tokenizer = _wordpiece(BERT)
     _like_bert(tokenizer)
     return tokenizer
 
 
 def mpnet() -> Tokenizer:
-    """WordPiece with special tokens that are called as RoBERTa's, but for [UNK]."""
+    """WordPiece with the special tokens of RoBERTa, except for [UNK]."""
     tokenizer = _wordpiece([*ROBERTA, "[UNK]", "<mask>"])
     _special(tokenizer, [*ROBERTA, "[UNK]", "<mask>"])
     ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
@@ -208,12 +208,12 @@ KINDS = {
 
 @lru_cache
 def stored(kind: str) -> str:
-    """Return the tokenizer.json of a kind; it is trained once a session."""
+    """Return the tokenizer.json of a kind, trained once per session."""
     return KINDS[kind]().to_str()
 
 
 def folder_of(kind: str, path: Path, **settings: Any) -> Path:
-    """Write the two files of a tokenizer; a setting that is None is left out."""
+    """Write both files of a tokenizer. Settings of None are left out."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "tokenizer.json").write_text(stored(kind), "utf-8")
     said = {key: value for key, value in settings.items() if value is not None}
@@ -230,8 +230,8 @@ LIKE_BERT = _named(*BERT)
 LIKE_ROBERTA = _named("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 LIKE_ROBERTA |= {"bos_token": "<s>", "eos_token": "</s>"}
 NO_TYPES = ["input_ids", "attention_mask"]
-# What tokenizer_config.json of a family says. Those of modernbert and metaspace take the file as
-# it is; the others say what transformers makes anew.
+# tokenizer_config.json per family. transformers uses tokenizer.json unchanged for modernbert and
+# metaspace; for the others, it rebuilds parts from these settings.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "roberta": ("roberta", {"tokenizer_class": "RobertaTokenizer", **LIKE_ROBERTA}),
     "roberta_prefix": (
@@ -288,14 +288,14 @@ bpe_folder, unigram_folder = MADE["roberta"], MADE["xlm_roberta"]
 
 
 def wordpiece_folder(path: Path, family: str = "distilbert", **settings: Any) -> Path:
-    """Write the tokenizer of a family with WordPiece: distilbert, electra or mpnet."""
+    """Write a WordPiece tokenizer of a family: distilbert, electra or mpnet."""
     return MADE[family](path, **settings)
 
 
 def for_words(theirs: Any, ours: Any, folder: Path) -> Any:
-    """Return transformers' tokenizer for texts that are split: with a blank before each word."""
+    """Return transformers' tokenizer for pre-split texts, with a space before each word."""
     if ours.words_core is ours.core:
         return theirs
     prefixed = type(theirs).from_pretrained(folder, add_prefix_space=True)
-    prefixed.backend_tokenizer.pre_tokenizer.add_prefix_space = True  # which one class passes over
+    prefixed.backend_tokenizer.pre_tokenizer.add_prefix_space = True  # one class ignores the option
     return prefixed

@@ -1,4 +1,4 @@
-"""What the tests of `bertcli train` share: a step of a task, and runs that are interrupted."""
+"""Shared by the tests of `bertcli train`: a step of a task, and interrupted runs."""
 
 from dataclasses import replace
 
@@ -16,13 +16,13 @@ from bertcli.training.options import FineTuningJob
 
 
 def argv(file, out, base, *more):
-    """A command that trains."""
+    """Return the arguments of a training command."""
     fixed = ["--threads", 1, "--device", "cpu", "--batch-size", 8, "--learning-rate", 3e-3]
     return ["train", file, "-o", out, "-m", base, *fixed, *more]
 
 
 def opened(opener, rows, place, base, batch_size=10, **changes):
-    """The task of examples, all of them trained on."""
+    """Return the task of examples, all of which are trained on."""
     file = str(written(place / "examples.jsonl", rows))
     job = FineTuningJob(file, eval_fraction=0.0, **changes)
     texts = LabelledTexts.read(job, [Reader(examples_source(file, Input()))], 0)
@@ -31,7 +31,7 @@ def opened(opener, rows, place, base, batch_size=10, **changes):
 
 
 def standing(task, parts=1):
-    """The training of a task, whose steps are in so many parts and move no weight."""
+    """Return the training of a task with ``parts`` micro-batches per step, and constant weights."""
     options = replace(task.options, gradient_accumulation_steps=parts)
     ranks = Ranks(torch.device("cpu"))
     training = Training(task.build(None), task.objective, task.rows, options, ranks)
@@ -40,7 +40,7 @@ def standing(task, parts=1):
 
 
 def check_step(training, their_step):
-    """Compare a step with the loss and the gradients that ``their_step`` gives of its rows."""
+    """Compare a step with the loss and the gradients that ``their_step`` returns for its rows."""
     step = training.step(0)
     loss, gradients = their_step(batch_of(training.rows, 0, training.options.batch_size, 0))
     close(step["loss"], loss)
@@ -49,7 +49,7 @@ def check_step(training, their_step):
 
 
 def stop_at(monkeypatch, number):
-    """Interrupt training instead of this step."""
+    """Interrupt training before this step."""
     step = Training.step
 
     def stopping(self, at):

@@ -1,4 +1,4 @@
-"""Vectors read back from a file of `embed` by the library of its format."""
+"""Read vectors from a file of `embed` with the library of its format."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 
 def normal(rows, *shape, seed=0):
-    """Random vectors, the same each time."""
+    """Return random vectors, fixed by the seed."""
     return np.random.default_rng(seed).normal(size=(rows, *shape)).astype(np.float32)
 
 
