@@ -29,7 +29,7 @@ NODES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dri/ren
 
 
 def gpu_possible() -> bool:
-    """Return False if there certainly is no GPU for torch. True may be wrong."""
+    """Return False if torch certainly has no GPU here; True means that torch must be asked."""
     if os.path.exists("/proc/self") and not any(map(glob, NODES)):
         return False
     return not versions("torch").get("torch", "+cpu").endswith("+cpu")

@@ -27,7 +27,8 @@ def renewed(values: JsonObject) -> dict[str, Any]:
 def structure(values: JsonObject) -> Structure:
     """Return how DeBERTa differs from BERT.
 
-    Raises ModelError if the embedding or pooler size differs from the hidden size.
+    Raises ModelError if the embedding or pooler size differs from the hidden size, or the head size
+    from the hidden size divided by the number of heads.
     """
     hidden = values["hidden_size"]
     heads = values["num_attention_heads"]

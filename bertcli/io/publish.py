@@ -48,7 +48,7 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing(path: Path, place: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Do the same as `whole_file`; until then the file is at ``place``, for this process alone."""
+    """Yield a new file at ``place``, only for this process, which replaces ``path`` on success."""
     place.unlink(missing_ok=True)
     try:
         with open(place, "xb", opener=opener(mode)) as file:

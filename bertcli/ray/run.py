@@ -231,7 +231,7 @@ class TokenizeJob(_Job):
     form: str
     extra: tuple[str, ...] = ()
     parse_special: bool = True
-    window: int = WINDOW  # records that are sorted by length and padded together
+    window: int = WINDOW  # number of records that are padded together
 
     def open(self) -> ReadyJob:
         """Load the tokenizer."""

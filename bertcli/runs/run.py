@@ -58,7 +58,7 @@ class RunResult:
     """The state in which the run found its output, and inputs that could not be checked."""
 
     state: OutputState
-    unchecked: Sequence[str] = ()  # inputs of a complete output that cannot be read twice
+    unchecked: Sequence[str] = ()  # inputs of a continued run that cannot be read twice
 
 
 @contextmanager

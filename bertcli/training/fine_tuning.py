@@ -319,7 +319,7 @@ def tokenized(
 # --- only a head, over vectors that are computed once ---
 
 HEAD = "head.safetensors"
-LEAST_SPREAD = 1e-6  # minimum standard deviation of a dimension, when it is scaled to 1
+LEAST_SPREAD = 1e-6  # lower bound of the standard deviations that vectors are divided by
 SPREAD = 0.02  # standard deviation of the initial weights
 
 

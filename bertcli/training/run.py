@@ -256,7 +256,7 @@ class PrintedTraining(PrintedDisplay):
     """The display of a training run started from Python code."""
 
     def follow_training(self, run: TrainingRun) -> None:
-        """Train to the end; print the last evaluation of each tenth of the run."""
+        """Train to the end; print the first evaluation after each tenth of the run."""
         steps = run.options.steps or 0
         tenths = run.state.step * 10 // steps if steps else 0
 

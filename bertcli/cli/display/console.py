@@ -107,7 +107,7 @@ def _drawn() -> Drawn:
 
 
 def texts_of_all(done: int, reader: Reader, size: int | None) -> tuple[str, float | None]:
-    """Return the count of completed texts or chunks with their total, and the completed share.
+    """Return the count of completed texts or chunks as text, and their total (None if unknown).
 
     While files are still being read, the total is an estimate. ``size`` is the size of the files
     in bytes, or None for pipes, whose total is unknown.

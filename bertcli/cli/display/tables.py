@@ -349,7 +349,7 @@ FEW = range(2, 11)  # numbers of texts for which similarities are shown
 def vector_views(
     blocks: Sequence[EmbeddedBlock], records: int, names: TermNames | None
 ) -> Iterator[RenderableType]:
-    """Draw the first vectors of ``records`` texts: of texts, of tokens, or of term weights."""
+    """Draw the first vectors of ``records`` texts, of their tokens, or their term weights."""
     encoded = [*islice(chain.from_iterable(block.batch for block in blocks), MOST)]
     vectors = [*islice(chain.from_iterable(block.vectors for block in blocks), MOST)]
     pieces = [*islice(chain.from_iterable(block.pieces or () for block in blocks), MOST)]

@@ -112,7 +112,7 @@ class ModelOptions(OptionGroup, panel=MODEL):
 
 
 class HeadModelOptions(ModelOptions, panel=MODEL):
-    """The model for a task head. It has no default, because the default model has no head."""
+    """The model with a task head. It has no default, because the default model has no head."""
 
     model = option(
         "Folder, or hub id, of a model for this task; required.",
