@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from glob import has_magic
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +65,7 @@ class FieldSelection:
 
     text_field: str | None = None  # or several, separated by commas; user.bio is a nested field
     text_option: str = "text_field"  # the option that sets it, for messages
-    example_text_fields: tuple[str, ...] = ()  # instead: the first one present, which is also kept
+    example_text_fields: tuple[str, ...] = ()  # candidates instead: the first in the row, also kept
     join: str | None = None  # separator of several text fields; None: a blank line
     pair_field: str | None = None
     no_pairs: bool = False  # True: `pair` is an ordinary field
@@ -200,8 +201,8 @@ def has_fields(form: str) -> bool:
     return not FORMATS[form].can_hold(Holds.TEXTS)
 
 
-# Suffixes of files that bertcli writes beside its outputs.
 NAMED_FILES = 5  # skipped files of a folder (or their suffixes) that a note lists
+# Suffixes of files that bertcli writes beside its outputs.
 OF_SEARCH_INDEX = (".vectors.npy", ".rows.npz")
 OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz", *OF_SEARCH_INDEX)
 
@@ -288,13 +289,16 @@ def _unknown_files(paths: Sequence[str], folder: str) -> str:
 def _matches(name: str) -> Iterator[str]:
     """Yield the files that a glob matches.
 
-    Wildcards do not match hidden names, nor follow links.
+    Wildcards match hidden names only if the pattern has one behind its first wildcard; ``**`` does
+    not follow links to folders.
     """
     pattern = Path(name) / "*" if name.endswith("**") else Path(name)  # the last one matches files
-    hidden = any(part.startswith(".") for part in pattern.parts)
+    literal = len([*takewhile(lambda part: not has_magic(part), pattern.parts)])
+    takes_hidden = any(part.startswith(".") for part in pattern.parts[literal:])
     base = Path(pattern.anchor)
     for path in base.glob(str(pattern.relative_to(base))):
-        if path.is_file() and (hidden or not any(part.startswith(".") for part in path.parts)):
+        is_hidden = any(part.startswith(".") for part in path.parts[literal:])
+        if path.is_file() and (takes_hidden or not is_hidden):
             yield str(path)
 
 

@@ -73,6 +73,16 @@ def test_a_folder_or_a_glob_stands_for_its_files_in_order(docs, pattern, read):
     assert texts("-i", whole) == read
 
 
+def test_a_glob_matches_no_hidden_file_wherever_it_starts(docs, monkeypatch):
+    (docs.parent / ".data").mkdir()
+    for name in ("h.txt", ".i.txt"):
+        (docs.parent / ".data" / name).write_text("h\n")
+    assert texts("-i", docs.parent / ".data" / "*.txt") == "h"
+    monkeypatch.chdir(docs / "sub")
+    assert texts("-i", "../*.txt") == "ab"
+    assert texts("-i", "../**/*.txt") == "ab"
+
+
 def test_a_format_reads_every_file_of_a_folder(docs):
     assert texts("-i", "docs/sub", "--input-format", "txt") == '{"text": "c"}textde'
 
