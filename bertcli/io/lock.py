@@ -43,7 +43,8 @@ def locked(
     """Hold a lock file while the block runs.
 
     Its folder is created if need be, for its owner alone. Afterwards the lock file and the folder
-    are removed if nothing else is in the folder; with ``keep_folder``, only the lock file is.
+    are removed if nothing else is in the folder; with ``keep_folder``, the lock file is removed
+    whatever else is there, and the folder stays.
     ``check`` is called before each attempt, to refuse the folder. Yields False where the system
     has no locks, so that another process may be in the block, too.
 
@@ -81,11 +82,13 @@ def _release(lock: Path, locks: list[int], *, keep_folder: bool) -> None:
             if not keep_folder:
                 folder.rmdir()  # another process has its lock in it already, or makes it again
             return
-        is_empty = os.listdir(folder) == [lock.name]
-        is_removed = is_empty or keep_folder
-        if is_removed and MOVES_OPEN_FILES:
-            lock.unlink()  # before it is released: then it may be another's
-        os.close(locks[0])
+        try:
+            is_empty = os.listdir(folder) == [lock.name]
+            is_removed = is_empty or keep_folder
+            if is_removed and MOVES_OPEN_FILES:
+                lock.unlink()  # before it is released: then it may be another's
+        finally:
+            os.close(locks[0])
         if is_removed and not MOVES_OPEN_FILES:
             lock.unlink()
         if is_empty and not keep_folder:
