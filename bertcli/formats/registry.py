@@ -64,7 +64,7 @@ class FileFormat:
     delimiter: str = ""  # between the cells of a line
     is_json: bool = False
     is_columnar: bool = False  # columns have types, which a copy keeps
-    is_choice: bool = True  # a value of --format and --input-format
+    is_choice: bool = True  # a value of --format; formats of records also of --input-format
     written_as: str = ""  # another format, whose writer is used
     required_module: str = ""  # raises BertcliError at import if a pip extra is missing
     encoder: str = ""

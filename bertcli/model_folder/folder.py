@@ -248,7 +248,7 @@ class ModelFolder:
             return WeightFiles("tensorflow", (checkpoints[0], *data))
         if graph := next(filter(self.has, GRAPH_NAMES), None):
             return WeightFiles("openvino", (self / graph, (self / graph).with_suffix(".bin")))
-        for path in (*map(self.path.joinpath, WEIGHTS), *indexes):
+        for path in (*map(self.path.joinpath, WEIGHTS), *indexes):  # refuse names that are no files
             is_regular(path, hint=AGAIN)
         return WeightFiles("none")
 
@@ -278,7 +278,11 @@ class ModelFolder:
 
     @cached_property
     def tokenizer_settings(self) -> JsonObject:
-        """The settings of special tokens; the older of the two files fills in missing values."""
+        """The settings of special tokens, from two files.
+
+        tokenizer_config.json precedes if it has added_tokens_decoder;
+        otherwise special_tokens_map.json does.
+        """
         config = self.object("tokenizer_config.json")
         tokens = self.object("special_tokens_map.json")
         return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)

@@ -2,7 +2,7 @@
 
     run = RowRun(inputs, {"options": options}, reader_run)
     with open_rows(run, RowTarget(Path("tags.csv"), "csv", resume=True)) as write:
-        for rows in reader_run:
+        for rows in reader_run if write else ():   # None: the output is complete
             write(rows)
 
 With ``resume``, rows are stored as lines of JSON in the run folder, and the output is made from
@@ -155,8 +155,8 @@ class RowWriter(RunWriter):
             self.journal["parts"] = {}
 
     @property
-    def waits_finished(self) -> bool:
-        """True if the stored bytes are also the bytes of the output."""
+    def stores_encoded_rows(self) -> bool:
+        """True if the stored rows need no encoding again."""
         return self.target.form == FINISHED or FORMATS[self.target.form].is_json
 
     def write(self, rows: Sequence[Any]) -> None:
@@ -170,9 +170,9 @@ class RowWriter(RunWriter):
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Make the output from the stored rows, and its manifest."""
-        form = FINISHED if self.waits_finished else self.target.form
+        form = FINISHED if self.stores_encoded_rows else self.target.form
         with self.new_file() as file, writer_of(form, to_file=True)(file) as write:
-            for rows in self._waiting(self.folder / FIELDS):
+            for rows in self._stored_rows(self.folder / FIELDS):
                 self.headers.clear()
                 write(rows)
             if self.headers and form != FINISHED:
@@ -181,11 +181,11 @@ class RowWriter(RunWriter):
             self.journal["inputs"] = self.cached.described()  # including vectors it has written
         self.publish_run(summary)
 
-    def _waiting(self, path: Path) -> Iterator[list[Any]]:
+    def _stored_rows(self, path: Path) -> Iterator[list[Any]]:
         """Yield the stored rows, ``ROWS_READ_AGAIN`` at a time."""
         with path.open("rb") as lines:
             while some := [*islice(lines, ROWS_READ_AGAIN)]:
-                yield [b"".join(some)] if self.waits_finished else [*map(parse, some)]
+                yield [b"".join(some)] if self.stores_encoded_rows else [*map(parse, some)]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class StreamedWriter(RowWriter):
     """Writes rows to the new output. Files of an interrupted run stay until it is published."""
 
     def begin(self, fingerprint: Mapping[str, Any], inputs: Inputs) -> None:
-        """Raise OutputError if an output exists, unless it may be overwritten."""
+        """Raise OutputError for an output or an interrupted run that must not be replaced."""
         if not self.target.overwrite:
             self.refuse_replacing()
 

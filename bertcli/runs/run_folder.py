@@ -14,8 +14,8 @@ output is made from them at the end. So its bytes depend on the rows alone, and 
 special case, although it requires the range of every dimension over all rows.
 
 The journal is replaced atomically after the data is synced. Bytes past the committed offset are
-truncated on resume. It is deleted last: if a run is killed while it publishes, resuming it makes
-the output again.
+truncated on resume. The journal is deleted only once the output is published: if a run is killed
+before, resuming it makes the output again.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ WriterT = TypeVar("WriterT", bound="RunWriter")
 class OutputState(Enum):
     """State of an output and its run folder when a run starts."""
 
-    NEW = "nothing, or an output that it replaces"
+    NEW = "nothing, or something that --overwrite replaces"
     INTERRUPTED = "committed rows of the same run"
-    CHANGED = "an output or committed rows of another input, which an update replaces"
+    CHANGED = "those of other inputs, options or models, which an update replaces"
     COMPLETE = "the output of the same run"
 
 
@@ -182,14 +182,14 @@ class RunWriter(OutputFiles):
                     f"{target.path}: was created after the run was interrupted",
                     f"move it away, or start over with {option('overwrite')}",
                 )
-            return self._compared(journal, OutputState.INTERRUPTED, identity, inputs)
+            return self._state_if_same(journal, OutputState.INTERRUPTED, identity, inputs)
         if self.output.exists() and (target.resume or target.update):
-            return self._compared(self._unchanged(), OutputState.COMPLETE, identity, inputs)
+            return self._state_if_same(self._unchanged(), OutputState.COMPLETE, identity, inputs)
         if not target.update:  # an update replaces the output
             self.refuse_replacing(index=True)
         return OutputState.NEW
 
-    def _compared(
+    def _state_if_same(
         self,
         earlier: Mapping[str, Any],
         state: OutputState,
@@ -341,6 +341,6 @@ def put_json(path: Path, value: Any) -> None:
 
 
 def json_text(value: Any) -> bytes:
-    """Return the text of a journal or manifest."""
+    """Return a value as indented JSON."""
     text = json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     return text.encode(errors="backslashreplace")  # lone surrogates, as JSON escapes

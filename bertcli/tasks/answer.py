@@ -172,7 +172,7 @@ class AnsweringTask(TokenLearningTask):
     fields = ExampleFields("question", "context", "answer", needs_pair=True)
     architecture = "BertForQuestionAnswering"
     takes_extra_ids = False
-    frozen_refusal = "learn answers"
+    impossible_if_frozen = "learn answers"
     fixed_labels = ("LABEL_0", "LABEL_1")
 
     def recognises(self, text: Any, label: Any) -> bool:

@@ -115,7 +115,7 @@ class NamedLabelTask(HeadLearningTask):
         weights = len(ids) / (label_count * np.maximum(support, 1))
         return weights.astype(np.float32)
 
-    def loss_count(self, targets: np.ndarray, weights: np.ndarray | None) -> float:
+    def loss_divisor(self, targets: np.ndarray, weights: np.ndarray | None) -> float:
         """Return the number of targets, or the sum of their weights."""
         labelled = targets[targets != NO_LABEL]
         if weights is not None:

@@ -76,7 +76,7 @@ class Example(NamedTuple):
 
 
 def records_of(examples: Sequence[Example]) -> list[Record]:
-    """Return the texts of examples."""
+    """Return the records of examples."""
     return [example.record for example in examples]
 
 
@@ -100,7 +100,7 @@ class LearningTask(ABC):
     fields: ClassVar[ExampleFields]
     is_default: ClassVar[bool] = True  # False: chosen only by its name, never by the fields alone
     takes_extra_ids: ClassVar[bool] = True  # False: no ids of extra embeddings
-    frozen_refusal: ClassVar[str] = ""  # what a frozen model cannot do, for a message
+    impossible_if_frozen: ClassVar[str] = ""  # what a frozen model cannot do, for a message
     has_named_labels: ClassVar[bool] = False  # the labels are words in the examples
     fixed_labels: ClassVar[Sequence[str]] = ()  # labels of a head whose examples name none
 
@@ -108,10 +108,13 @@ class LearningTask(ABC):
 
     @abstractmethod
     def recognises(self, text: Any, label: Any) -> bool:
-        """Return True if the value of a label field that a user named may be for this task."""
+        """Return True if an example with this text and this label may be one of this task."""
 
     def texts(self, fields: JsonObject, names: ExampleFields) -> tuple[Any, str | None]:
-        """Return the text and the pair of an example; InputError for missing ones."""
+        """Return the text and the pair of an example.
+
+        InputError for a missing text, and for a missing pair if the task needs one.
+        """
         text = fields.needed(names.text, TEXT)
         pair = None
         if names.pair:
@@ -166,7 +169,7 @@ class HeadLearningTask(LearningTask):
     problem_type: ClassVar[str | None] = None  # of config.json
 
     def configured(self, config: BertConfig) -> BertConfig:
-        """Return a config that records what the head has learnt."""
+        """Return the config to save with the trained head."""
         return replace(config, problem_type=self.problem_type)
 
     @abstractmethod
@@ -177,7 +180,7 @@ class HeadLearningTask(LearningTask):
         """Return weights [k] with which rare labels count as much as common ones."""
         raise NotImplementedError
 
-    def loss_count(self, targets: np.ndarray, weights: np.ndarray | None) -> float:
+    def loss_divisor(self, targets: np.ndarray, weights: np.ndarray | None) -> float:
         """Return the divisor of the summed loss of a step."""
         return targets.size or 1
 
@@ -236,7 +239,7 @@ class PairLearningTask(LearningTask):
 
     name = "embed"
     takes_extra_ids = False
-    frozen_refusal = "train vectors"
+    impossible_if_frozen = "train vectors"
 
     def negative(self, target: Any) -> str | None:
         """Return the text of an example that does not belong to its pair, if there is one."""

@@ -60,7 +60,7 @@ class MultiLabelTask(NamedLabelTask, TextLearningTask):
         weights = (len(targets) - support) / np.maximum(support, 1)
         return weights.astype(np.float32)
 
-    def loss_count(self, targets: np.ndarray, weights: np.ndarray | None) -> float:
+    def loss_divisor(self, targets: np.ndarray, weights: np.ndarray | None) -> float:
         """Return the number of labels of all texts, n * k."""
         return targets.size or 1
 

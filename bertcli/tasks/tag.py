@@ -284,7 +284,7 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
     name = "tag"
     fields = ExampleFields("words", None, "tags")
     architecture = "BertForTokenClassification"
-    frozen_refusal = "learn tags of words"
+    impossible_if_frozen = "learn tags of words"
 
     def recognises(self, text: Any, label: Any) -> bool:
         """Return True for a text given as words."""

@@ -82,9 +82,9 @@ def fine_tune(
         based = replace(job, base=folder.name)
         checkpoints.refuse_inputs(job.file, job.eval, folder.path)
         learning = texts.task
-        if job.frozen and learning.frozen_refusal:
+        if job.frozen and learning.impossible_if_frozen:
             raise UsageError(
-                f"{option('frozen', True)} cannot {learning.frozen_refusal}",
+                f"{option('frozen', True)} cannot {learning.impossible_if_frozen}",
                 f"leave it out, or give {option('frozen', False)}",
             )
         if isinstance(learning, PairLearningTask):
@@ -108,7 +108,7 @@ def trains_head_alone(job: FineTuningJob, texts: LabelledTexts) -> bool:
     """Return True to freeze the model: if requested, or by default for few examples of texts."""
     if job.frozen is not None:
         return job.frozen
-    if job.extra or texts.task.frozen_refusal:
+    if job.extra or texts.task.impossible_if_frozen:
         return False
     return len(texts.train) <= FEW
 

@@ -43,7 +43,7 @@ class HeadObjective(Objective):
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return the divisor of the loss of a step."""
-        return (self.task.loss_count(self.targets_of(rows), self.weights),)
+        return (self.task.loss_divisor(self.targets_of(rows), self.weights),)
 
     def _truth_and_weights(self, rows: Any, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the targets of rows and the label weights, on the device of the logits."""
