@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 LONGEST_WORD = 600  # maximum characters of a word in a message
@@ -89,8 +90,8 @@ class Messages(Protocol):
         """Show a warning."""
 
 
-class Log:
-    """Log of the library: Python's logger "bertcli", or the console of a command."""
+class Log(ABC):
+    """A receiver of warnings, notes and details."""
 
     def warn(self, message: str) -> None:
         """Write a warning."""
@@ -104,14 +105,36 @@ class Log:
         """Write a message that is shown only with --verbose."""
         self.write("debug", message)
 
+    @abstractmethod
     def write(self, level: str, message: str) -> None:
-        """Write a message with a level of Python's logging."""
+        """Write a message with a level of Python's logging: debug, info or warning."""
+
+
+class LibraryLog(Log):
+    """Log of the library: Python's logger "bertcli", or the console of a running command."""
+
+    def __init__(self) -> None:
+        self._console: Log | None = None
+
+    def connect(self, console: Log) -> None:
+        """Send the messages to this console until `disconnect`."""
+        self._console = console
+
+    def disconnect(self) -> None:
+        """Send the messages to Python's logger again."""
+        self._console = None
+
+    def write(self, level: str, message: str) -> None:
+        """Write a message to the console, or with options as keywords to the logger."""
+        if self._console is not None:
+            self._console.write(level, message)
+            return
         import logging  # takes 3 ms, and few commands need it
 
         getattr(logging.getLogger("bertcli"), level)(in_python(message))
 
 
-LOG = Log()
+LOG = LibraryLog()
 NAMES = {"info": "note", "warning": "warning"}  # logging level -> label of its messages
 
 

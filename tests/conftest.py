@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import stat
 from pathlib import Path
 
 # Threads of torch that wait for each other sleep: as many workers as cores, each with threads for
@@ -40,15 +39,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 THREADS = torch and torch.get_num_threads()
 
-
-def fsync(file, real=os.fsync):
-    """Wait for no disk: what a process has written outlives its death without that."""
-    kind = os.fstat(file).st_mode
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-        real(file)  # a device may refuse
-
-
-os.fsync = fsync
 gc.set_threshold(100_000)  # as commands have it: to look for garbage is a tenth of all time
 
 

@@ -406,7 +406,7 @@ class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
             if not os.environ.get("BERTCLI_QUIET"):
                 raise UsageError("--quiet cannot be combined with --verbose")
             self.quiet = False  # --verbose overrides BERTCLI_QUIET
-        vars(LOG).update(write=self.write)
+        LOG.connect(self)
 
 
 def _show_versions(asked: bool) -> None:

@@ -205,7 +205,7 @@ def command(
         try:
             function(**arguments)
         finally:
-            vars(LOG).clear()
+            LOG.disconnect()
 
     for name, info in help_options.items():
         parameters[name] = _parameter(name, info, bool, False, None)
