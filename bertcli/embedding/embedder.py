@@ -133,7 +133,7 @@ class Embedder:
         kind = STATIC if sentence.static else kind
         own = options.pooling == "auto" and not options.per_token  # else only the encoder is used
         modules = read_chain(folder, sentence.of_texts if own else ())
-        place = folder if sentence.static else folder.part(sentence.transformer)
+        place = folder if sentence.static else folder.subfolder(sentence.transformer)
         special = options.parse_special
         tokenizer = cache(
             partial(open_tokenizer, place, kind=kind, parse_special=special, extra=extra)

@@ -167,11 +167,11 @@ def read_late(
 def _files(folder: ModelFolder) -> LateFiles | None:
     """Return the settings in the files; None if the model has no late interaction."""
     modules = folder.modules
-    settings = folder.object(CONFIG)
-    places = {module.kind.rpartition(".")[2]: module.path for module in modules}
+    settings = folder.json_object(CONFIG)
+    places = {module.class_name.rpartition(".")[2]: module.path for module in modules}
     if "MultiVectorMask" in places:
         return _of_multi_vector(folder, settings, places)
-    if is_pylate(settings, [module.kind for module in modules]):
+    if is_pylate(settings, [module.class_name for module in modules]):
         return replace(
             _of_modules(folder, settings, settings),
             prefixes={role: settings.text(f"{role}_prefix") or "" for role in ROLES},
@@ -185,7 +185,7 @@ def _files(folder: ModelFolder) -> LateFiles | None:
         return LateFiles((linear(folder / BGE),), first=False)
     if modules or COLBERT not in folder.config.architectures:
         return None
-    raw = folder.object(METADATA)
+    raw = folder.json_object(METADATA)
     return LateFiles(
         (linear_in(folder.weights, folder, "linear."),),
         {
@@ -202,9 +202,9 @@ def _files(folder: ModelFolder) -> LateFiles | None:
 def _of_multi_vector(
     folder: ModelFolder, settings: JsonObject, places: Mapping[str, str]
 ) -> LateFiles:
-    inner = folder.part(transformer_path(folder.modules)).sentence_settings
+    inner = folder.subfolder(transformer_path(folder.modules)).sentence_settings
     expansion = inner.object("query_expansion")
-    mask = folder.object(f"{places['MultiVectorMask']}/config.json")
+    mask = folder.json_object(f"{places['MultiVectorMask']}/config.json")
     if mask.get("keep_only_token_ids"):
         raise ModelError(f"{mask.source}: unsupported keep_only_token_ids")
     return replace(
@@ -228,11 +228,11 @@ def _of_modules(folder: ModelFolder, settings: JsonObject, limits: JsonObject) -
     prompts = settings.object("prompts")
     others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
     for module in folder.modules:
-        kind = module.kind.rpartition(".")[2]
+        kind = module.class_name.rpartition(".")[2]
         if kind == "Dense":
-            layers.append(module._replace(kind=kind))
+            layers.append(module._replace(class_name=kind))
         elif kind not in others:
-            raise ModelError(f"{folder / 'modules.json'}: unsupported module {module.kind}")
+            raise ModelError(f"{folder / 'modules.json'}: unsupported module {module.class_name}")
     return LateFiles(
         read_chain(folder, layers),
         prompts={role: prompts.text(role) or "" for role in ROLES},

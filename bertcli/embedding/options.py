@@ -238,10 +238,10 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
     modules = folder.modules
     static = folder.is_static
     transformer = transformer_path(modules)
-    inner = folder.part(transformer).sentence_settings
-    settings = folder.object(CONFIG)
+    inner = folder.subfolder(transformer).sentence_settings
+    settings = folder.json_object(CONFIG)
     of_texts, unknown = _chain(folder, modules)
-    poolings = [module.path for module in modules if module.kind == "Pooling"]
+    poolings = [module.path for module in modules if module.class_name == "Pooling"]
     config = folder / "modules.json"
     if static and unknown:
         raise ModelError(f"{config}: unsupported module {', '.join(unknown)}")
@@ -268,9 +268,9 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
         if modules and not poolings:
             raise ModelError(f"{config}: has no Pooling module", hint)
     prompts, default = _prompts(settings)
-    normalize = bool(of_texts) and of_texts[-1].kind == "Normalize"
+    normalize = bool(of_texts) and of_texts[-1].class_name == "Normalize"
     sentence = Sentence(
-        modules=tuple(module.kind for module in modules),
+        modules=tuple(module.class_name for module in modules),
         of_texts=tuple(of_texts[:-1] if normalize else of_texts),
         unknown=tuple(unknown),
         normalize=normalize,
@@ -284,7 +284,7 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
         library = "sentence-transformers"
         found_in = "modules.json"
         if folder.is_model2vec:
-            raw = folder.object("config.json")
+            raw = folder.json_object("config.json")
             limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
             normalize = raw.switch("normalize") or False
             sentence = replace(sentence, max_length=limit, normalize=normalize)
@@ -307,24 +307,24 @@ def _chain(
     """Return the modules after Pooling that transform text vectors, and unsupported modules."""
     of_texts: list[SentenceModule] = []
     unknown = []
-    kinds = [module.kind for module in modules]
+    kinds = [module.class_name for module in modules]
     last = len(kinds) - kinds[::-1].index("Pooling") if "Pooling" in kinds else 0
     for at, module in enumerate(modules):
-        match module.kind:
+        match module.class_name:
             case "Transformer" | "StaticEmbedding" if at == 0:
                 pass
             case "Pooling" | "Dropout":
                 pass
             case "Dense" | "Normalize" | "LayerNorm":
-                raw = folder.object(f"{module.path}/config.json") if module.path else NOTHING
+                raw = folder.json_object(f"{module.path}/config.json") if module.path else NOTHING
                 ends = ("module_input_name", "module_output_name")
                 others = {raw.text(end) or SENTENCE for end in ends} - {SENTENCE}
                 if others == {SCORES} and at == len(modules) - 1:  # of a cross-encoder
                     others.clear()
                 if others:
-                    unknown.append(f"{module.kind} of {', '.join(sorted(others))}")
+                    unknown.append(f"{module.class_name} of {', '.join(sorted(others))}")
                 elif at < last:
-                    unknown.append(f"{module.kind} before Pooling")
+                    unknown.append(f"{module.class_name} before Pooling")
                 else:
                     of_texts.append(module)
             case other:
@@ -338,19 +338,19 @@ def option_for(folder: ModelFolder) -> str:
     It is ``sparse`` for a sparse model and ``token_vectors`` for late interaction.
     """
     routes = folder.routes.values()
-    kinds = {module.kind for modules in (folder.modules, *routes) for module in modules}
+    kinds = {module.class_name for modules in (folder.modules, *routes) for module in modules}
     if kinds & {"SpladePooling", TERM_TABLE}:
         return option("sparse")
-    named = folder.object("config.json").get("architectures") if not kinds else None
+    named = folder.json_object("config.json").get("architectures") if not kinds else None
     if isinstance(named, list) and COLBERT in named:
         return option("token_vectors")
-    late = "MultiVectorMask" in kinds or is_pylate(folder.object(CONFIG), kinds)
+    late = "MultiVectorMask" in kinds or is_pylate(folder.json_object(CONFIG), kinds)
     return option("token_vectors") if late else ""
 
 
 def is_cross_encoder(folder: ModelFolder) -> bool:
     """Return True for a folder written by CrossEncoder of sentence-transformers."""
-    return folder.object(CONFIG).text("model_type") == "CrossEncoder"
+    return folder.json_object(CONFIG).text("model_type") == "CrossEncoder"
 
 
 def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
@@ -372,7 +372,7 @@ def _pooling(folder: ModelFolder, name: str) -> tuple[tuple[str, ...], bool]:
     """Return the pooling modes under our names, and True if prompts are pooled."""
     if not is_regular(folder / name):
         raise ModelError(f"{folder / name}: file not found; it sets the pooling")
-    raw = folder.object(name)
+    raw = folder.json_object(name)
     if "pooling_mode" in raw:
         modes = raw["pooling_mode"]
         modes = modes if isinstance(modes, list) else [modes]
@@ -386,7 +386,7 @@ def _pooling(folder: ModelFolder, name: str) -> tuple[tuple[str, ...], bool]:
 
 def default_prompt(folder: ModelFolder) -> str:
     """Return the default prompt of a cross-encoder; "" if its folder sets none."""
-    prompts, name = _prompts(folder.object(CONFIG))
+    prompts, name = _prompts(folder.json_object(CONFIG))
     return prompts[name] if name else ""
 
 

@@ -109,7 +109,7 @@ def read_chain(folder: ModelFolder, modules: Iterable[SentenceModule]) -> tuple[
 
     Raises ModelError for a module with missing or misshapen weights or an unsupported activation.
     """
-    return tuple(READERS[module.kind](folder.part(module.path)) for module in modules)
+    return tuple(READERS[module.class_name](folder.subfolder(module.path)) for module in modules)
 
 
 def width_after(chain: Iterable[VectorModule], width: int, where: ModelFolder) -> int:
@@ -146,7 +146,7 @@ def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
 
 
 def _dense(folder: ModelFolder) -> Dense:
-    config = folder.object(MODULE)
+    config = folder.json_object(MODULE)
     # Tanh is the default of sentence-transformers.
     named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
     name = named.rpartition(".")[2]
@@ -241,7 +241,7 @@ def write_sentence_parts(
     pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
     pooling["include_prompt"] = sentence.include_prompt
     chain: list[tuple[str, ModelFolder | dict[str, Any]]] = [("Pooling", pooling)]
-    chain += [(module.kind, base.part(module.path)) for module in sentence.of_texts]
+    chain += [(module.class_name, base.subfolder(module.path)) for module in sentence.of_texts]
     chain += [("Normalize", {})] * bool(options.normalize)
     if layer:
         weight, bias = layer
@@ -256,7 +256,7 @@ def write_sentence_parts(
         if isinstance(content, dict):
             write_json(place / "config.json", content)
         else:
-            for path in (content / "config.json", *content.weights.all):
+            for path in (content / "config.json", *content.weights.all_files):
                 if path.is_file():
                     shutil.copyfile(path, place / path.name)
     if layer:  # `place` is the folder of the last module, the Dense layer

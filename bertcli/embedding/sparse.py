@@ -38,7 +38,7 @@ from bertcli.io.typed_json import NUMBER, is_regular
 from bertcli.model_folder.files import (
     ROUTER,
     TERM_TABLE,
-    TRANSFORMERS,
+    TRANSFORMER_MODULES,
     SentenceModule,
     transformer_path,
 )
@@ -222,7 +222,7 @@ def read_sparse(
     ModelError for a broken file, a missing route, or modules without term weights; UsageError for
     pooling "sum" with a model that takes the maximum.
     """
-    most = options.top_terms or folder.object(CONFIG).whole("max_active_dims", 1)
+    most = options.top_terms or folder.json_object(CONFIG).whole("max_active_dims", 1)
     options = replace(options, top_terms=most)
     modules = folder.modules
     bge = is_regular(folder / BGE)
@@ -234,10 +234,10 @@ def read_sparse(
             named = ", ".join(routes)
             raise ModelError(f"{folder / ROUTER}: has no route {name!r}", f"its routes: {named}")
         modules = routes[name]
-    table = not bge and [module.kind for module in modules] == [TERM_TABLE]
+    table = not bge and [module.class_name for module in modules] == [TERM_TABLE]
     if routed or table:
         place = modules[0].path if table else transformer_path(modules)
-        limit = None if table else sentence_limit(folder.part(place).sentence_settings)
+        limit = None if table else sentence_limit(folder.subfolder(place).sentence_settings)
         prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
         sentence = replace(sentence, transformer=place, max_length=limit, prompts=prompts)
     if not bge and not table:
@@ -252,7 +252,7 @@ def read_sparse(
     options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
     if bge:
         return options, sentence, "BertModel", partial(_token_weights, folder / BGE)
-    return options, sentence, TERM_TABLE, partial(read_terms, folder.part(modules[0].path))
+    return options, sentence, TERM_TABLE, partial(read_terms, folder.subfolder(modules[0].path))
 
 
 def has_routes(folder: ModelFolder) -> bool:
@@ -275,14 +275,14 @@ def read_terms(folder: ModelFolder, tokenizer: Tokenizer) -> OwnTerms:
 
     Raises ModelError for a tensor that does not have a finite weight for each token.
     """
-    named = folder.object("config.json").text("path")
+    named = folder.json_object("config.json").text("path")
     size = len(tokenizer)
     if named is None and not is_regular(folder / IDF):
         table = next(iter(arrays_in(folder.require_weights()).values()), np.zeros(0))
         if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
         return OwnTerms(table=table)
-    raw = folder.object((named and Path(named).name) or IDF)
+    raw = folder.json_object((named and Path(named).name) or IDF)
     weights = np.zeros(size, np.float32)
     for token in raw:
         index = tokenizer.core.token_to_id(token)
@@ -294,13 +294,13 @@ def read_terms(folder: ModelFolder, tokenizer: Tokenizer) -> OwnTerms:
 def _pooling(folder: ModelFolder, modules: list[SentenceModule]) -> TermPooling:
     if not modules:
         return TermPooling()
-    kinds = [module.kind for module in modules]
-    if len(kinds) != 2 or kinds[0] not in TRANSFORMERS or kinds[1] != "SpladePooling":
+    kinds = [module.class_name for module in modules]
+    if len(kinds) != 2 or kinds[0] not in TRANSFORMER_MODULES or kinds[1] != "SpladePooling":
         raise ModelError(
             f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(kinds)}",
             f"leave out {option('sparse')}, or give {option('model')} a sparse one, {EXAMPLE}",
         )
-    raw = folder.object(f"{modules[1].path}/config.json")
+    raw = folder.json_object(f"{modules[1].path}/config.json")
     how = raw.choice("pooling_strategy", TERM_POOLINGS) or "max"
     name = raw.choice("activation_function", [*LOGARITHMS]) or "relu"
     return TermPooling(how, LOGARITHMS[name])

@@ -220,7 +220,7 @@ def export(
 def _copy(source: ModelFolder, folder: Path) -> None:
     """Copy the tokenizer, the configs and the modules, moving the encoder's files to the top."""
     inner = source.encoder
-    left_out = {*inner.weights.all}
+    left_out = {*inner.weights.all_files}
     for path in source.model_files:
         if path in left_out or not path.is_file():
             continue

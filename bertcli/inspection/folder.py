@@ -368,7 +368,7 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         tokenizer=tokenizer,
         warnings=warnings,
         sentence=read_sentence(folder),
-        config=dict(inner.object(CONFIGS[0])),
+        config=dict(inner.json_object(CONFIGS[0])),
     )
     report.warnings.extend(map(on_command_line, report.concerns()))
     return report
@@ -465,8 +465,8 @@ def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
     folder = report.folder
     readers: dict[str, Callable[[], Any]] = {}
     for module in (*folder.modules, *chain(*folder.routes.values())):
-        kind = module.kind.rpartition(".")[2]
-        place = folder.part(module.path)
+        kind = module.class_name.rpartition(".")[2]
+        place = folder.subfolder(module.path)
         if kind == TERM_TABLE:
             readers[f"{module.path} ({kind})"] = partial(terms, place)
         elif kind in READERS and kind != "Normalize":
@@ -526,7 +526,7 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     published = blob if re.fullmatch("[0-9a-f]{64}", blob) else None
     if folder.name == DEFAULT_MODEL and path.name == "model.safetensors":
         published = DEFAULT_WEIGHTS_SHA256
-    hashes = folder.object("manifest.json").get("sha256")  # written by `bertcli export`
+    hashes = folder.json_object("manifest.json").get("sha256")  # written by `bertcli export`
     if isinstance(hashes, dict):
         published = hashes.get(path.relative_to(folder.path).as_posix()) or published
     return hash_check(path, published)

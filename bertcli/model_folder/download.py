@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from bertcli.errors import BertcliError, ModelError, option
 from bertcli.io.paths import public
-from bertcli.model_folder.hub_cache import suggestion
+from bertcli.model_folder.hub_cache import did_you_mean
 
 TIMEOUT = 10  # seconds for the first response; the library's own requests have no timeout
 
@@ -22,32 +22,34 @@ TIMEOUT = 10  # seconds for the first response; the library's own requests have 
 def download(
     name: str, revision: str | None, cache: Path, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> Path:
-    """Download the files that `choose` selects from a repository's file names to the cache.
+    """Download files of a repository to the cache; return the snapshot folder.
 
-    Returns the snapshot folder. The library's log is kept off stderr, and so are its progress bars
-    unless stderr is a terminal.
+    `choose` takes the names of all files and returns those to download. The library's log is kept
+    off stderr, and so are its progress bars unless stderr is a terminal.
     """
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # both are read at import
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        _ = urlsplit(_endpoint()).port  # the library prints an invalid URL on stdout
+        _ = urlsplit(_endpoint()).port  # raises for an invalid URL, which the library would print
         from huggingface_hub import HfApi, snapshot_download
 
-        about = HfApi(library_name="bertcli").model_info(name, revision=revision, timeout=TIMEOUT)
-        if about.siblings is None:
+        api = HfApi(library_name="bertcli")
+        repository = api.model_info(name, revision=revision, timeout=TIMEOUT)
+        if repository.siblings is None:
             raise ValueError("the answer names no files")
+        names = [file.rfilename for file in repository.siblings]
         folder = snapshot_download(
             name,
             revision=revision,
             cache_dir=cache,
-            allow_patterns=[*choose([file.rfilename for file in about.siblings])],
+            allow_patterns=[*choose(names)],
             library_name="bertcli",
         )
     except BertcliError:
         raise
     except Exception as error:  # errors of the library and its dependencies, and invalid responses
-        raise _explained(error, name, revision, cache) from error
+        raise _download_error(error, name, revision, cache) from error
     return Path(folder)
 
 
@@ -56,7 +58,9 @@ def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def _explained(error: BaseException, name: str, revision: str | None, cache: Path) -> ModelError:
+def _download_error(
+    error: BaseException, name: str, revision: str | None, cache: Path
+) -> ModelError:
     """Return the error of a failed download, in one line with a hint."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -64,12 +68,12 @@ def _explained(error: BaseException, name: str, revision: str | None, cache: Pat
     if isinstance(error, LocalEntryNotFoundError) and error.__cause__:
         error = error.__cause__
     if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403, 404):
-        at = f" at revision {revision!r}" if revision else ""
+        at_revision = f" at revision {revision!r}" if revision else ""
         return ModelError(
-            f"model {name!r}{at} is not on {hub}, or is private or gated "
+            f"model {name!r}{at_revision} is not on {hub}, or is private or gated "
             f"(status {error.response.status_code})",
-            f"{suggestion(name)}check the name at {hub}/{name}; if it is private or gated, ask for "
-            "access and log in with `hf auth login` or set HF_TOKEN",
+            f"{did_you_mean(name)}check the name at {hub}/{name}; if it is private or gated, ask "
+            "for access and log in with `hf auth login` or set HF_TOKEN",
         )
     reason = public(str(error).strip().partition("\n")[0] or type(error).__name__)
     return ModelError(

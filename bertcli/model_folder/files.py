@@ -16,7 +16,7 @@ from bertcli.io.typed_json import (
     is_text,
 )
 
-TOKENIZERS = (  # in order of preference: the vocabulary, in several formats
+VOCABULARIES = (  # the vocabulary in several formats, in order of preference
     "tokenizer.json",
     "vocab.txt",
     "vocab.json",
@@ -48,43 +48,51 @@ MODULES = "modules.json"  # of sentence-transformers: the modules that process a
 TERM_TABLE = "SparseStaticEmbedding"  # a module with one weight per token
 STATIC = "StaticEmbedding"  # a module with one vector per token
 ADAPTER = "adapter_config.json"  # of PEFT: changes to the weights of another model
-ADAPTED = {  # task_type of an adapter -> PEFT's name of the model class with its head
+PEFT_CLASSES = {  # task_type of an adapter -> what PEFT's class name ends with
     "SEQ_CLS": "SequenceClassification",
     "TOKEN_CLS": "TokenClassification",
     "QUESTION_ANS": "QuestionAnswering",
 }
-MODEL2VEC_TABLE = "embeddings"  # its tensor in folders of model2vec
-OF_ENCODERS = frozenset({"model_type", "architectures", "hidden_size"})  # keys of config.json
+MODEL2VEC_TABLE = "embeddings"  # name of the tensor in folders of model2vec
+ENCODER_KEYS = frozenset({"model_type", "architectures", "hidden_size"})  # in config.json
 ROUTER = "router_config.json"
-ROUTED = "[a-z]*_[0-9]*_*"  # folder names of a Router's modules
-PART = "[0-9]*_*"  # folder names of modules: 0_Transformer, 1_Pooling
+ROUTER_FOLDERS = "[a-z]*_[0-9]*_*"  # folder names of a Router's modules
+MODULE_FOLDERS = "[0-9]*_*"  # folder names of modules: 0_Transformer, 1_Pooling
 SENTENCE_CONFIGS = tuple(  # settings of sentence-transformers, by model class
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    f"sentence_{model_type}_config.json"
+    for model_type in (
+        "bert",
+        "roberta",
+        "distilbert",
+        "camembert",
+        "albert",
+        "xlm-roberta",
+        "xlnet",
+    )
 )
 
 UTF8_ONLY = "safetensors, tokenizers and torch open no other"
-TOKENIZER_PARTS = (  # the files of a tokenizer
-    *TOKENIZERS,
+TOKENIZER_ONLY = (  # the files of a tokenizer alone
+    *VOCABULARIES,
     MERGES,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
 )
 # The tokenizer files and the files that limit its sequence length.
-TOKENIZER_FILES: tuple[str, ...] = (*TOKENIZER_PARTS, *CONFIGS, *SENTENCE_CONFIGS)
+TOKENIZER_FILES: tuple[str, ...] = (*TOKENIZER_ONLY, *CONFIGS, *SENTENCE_CONFIGS)
 MODEL_FILES: tuple[str, ...] = (
     *TOKENIZER_FILES,
     MODULES,
     "config_sentence_transformers.json",
-    f"{PART}/config.json",
-    f"{PART}/model.safetensors",  # of a Dense layer
-    f"{PART}/pytorch_model.bin",
+    f"{MODULE_FOLDERS}/config.json",
+    f"{MODULE_FOLDERS}/model.safetensors",  # of a Dense layer
+    f"{MODULE_FOLDERS}/pytorch_model.bin",
     ROUTER,  # separate modules for queries and documents
-    f"{ROUTED}/*.json",
-    f"{ROUTED}/*.txt",
-    f"{ROUTED}/model.safetensors",
-    f"{ROUTED}/pytorch_model.bin",
+    f"{ROUTER_FOLDERS}/*.json",
+    f"{ROUTER_FOLDERS}/*.txt",
+    f"{ROUTER_FOLDERS}/model.safetensors",
+    f"{ROUTER_FOLDERS}/pytorch_model.bin",
     "idf.json",  # weights of query terms
     "sparse_linear.pt",  # of BGE-M3
     "colbert_linear.pt",
@@ -94,14 +102,15 @@ MODEL_FILES: tuple[str, ...] = (
     TENSORFLOW,
     TENSORFLOW_DATA,
 )
-OTHER_MODELS = (  # sentence-transformers modules that take texts and are not supported
+UNSUPPORTED_MODULES = (  # sentence-transformers modules that take texts and are not supported
     *("Asym", "BoW", "CLIPModel", "Router", "SparseStaticEmbedding", "WordEmbeddings"),
     *("CNN", "LSTM", "WordWeights"),
 )
-TRANSFORMERS = ("Transformer", "MLMTransformer")  # modules that contain a network
-POINTER = b"version https://git-lfs"
-ROUTE = Check(
-    lambda value: isinstance(value, list) and all(map(stays_inside, value)),
+TRANSFORMER_MODULES = ("Transformer", "MLMTransformer")  # modules that contain a network
+LFS_POINTER = b"version https://git-lfs"
+INSIDE = Check(lambda path: stays_inside(path), "a path inside the model's folder")
+ALL_INSIDE = Check(
+    lambda paths: isinstance(paths, list) and all(map(stays_inside, paths)),
     "a list of paths inside the model's folder",
 )
 
@@ -112,35 +121,38 @@ class WeightFiles(NamedTuple):
     format: str  # safetensors, pytorch, tensorflow, openvino (a graph) or none
     files: tuple[Path, ...] = ()  # with the tensors; includes the index of TensorFlow
     index_file: Path | None = None  # file that lists the shards
-    shards: Mapping[str, str] = {}
+    shards: Mapping[str, str] = {}  # tensor -> name of its file, if there is an index
 
     @property
-    def all(self) -> tuple[Path, ...]:
-        """The index, if any, and the files: the input of a fingerprint."""
-        return (*([self.index_file] if self.index_file else ()), *self.files)
+    def all_files(self) -> tuple[Path, ...]:
+        """The index, if any, and the files with tensors."""
+        if self.index_file is None:
+            return self.files
+        return (self.index_file, *self.files)
 
     @property
     def digests(self) -> dict[str, str]:
         """The sha256 of each file, by name."""
-        return {path.name: sha256(path) for path in self.all}
+        return {path.name: sha256(path) for path in self.all_files}
 
 
 class SentenceModule(NamedTuple):
     """One entry of modules.json: its class and the location of its files."""
 
-    kind: str  # Transformer, Pooling, ...; a third-party module has its full name
+    class_name: str  # Transformer, Pooling, ...; a third-party module has its full name
     path: str  # relative to the model folder; "" is the folder itself
 
 
 def files_for(dtype: str) -> tuple[str, ...]:
-    """Return the files needed to run a model in this number format; for int8, with its graph."""
-    graph = (GRAPHS["int8"].replace(".xml", ".*"),) if dtype == "int8" else ()
-    return (*MODEL_FILES, *graph)
+    """Return the names and patterns of the files that run a model in this number format."""
+    if dtype != "int8":
+        return MODEL_FILES
+    return (*MODEL_FILES, GRAPHS["int8"].replace(".xml", ".*"))
 
 
-def best_weights(has: Callable[[str], bool]) -> str | None:
-    """Return the first existing file of WEIGHTS, which is the only one used."""
-    return next(filter(has, WEIGHTS), None)
+def best_weights(exists: Callable[[str], bool]) -> str | None:
+    """Return the first name in WEIGHTS that exists. The others are not used."""
+    return next(filter(exists, WEIGHTS), None)
 
 
 def weight_map(index: JsonObject, path: Path) -> dict[str, str]:
@@ -151,8 +163,8 @@ def weight_map(index: JsonObject, path: Path) -> dict[str, str]:
     suffix = Path(path.name.removesuffix(".index.json")).suffix
 
     def is_shard(name: Any) -> bool:
-        beside = is_text(name) and "\0" not in name and Path(name).name == name
-        return beside and name.endswith(suffix)
+        is_file_name = is_text(name) and "\0" not in name and Path(name).name == name
+        return is_file_name and name.endswith(suffix)
 
     shards = index.object("weight_map")
     if not shards:
@@ -172,12 +184,12 @@ def refuse_placeholder(path: Path, content: bytes | None = None) -> None:
             if not is_regular(path, hint=AGAIN):
                 raise ModelError(f"{path}: file not found", AGAIN)
             with path.open("rb") as file:
-                content = file.read(len(POINTER))
+                content = file.read(len(LFS_POINTER))
         except OSError as error:
             raise ModelError(f"{path}: {error.strerror}", AGAIN) from error
     if not content:
         raise ModelError(f"{path}: the file is empty", AGAIN)
-    if content.startswith(POINTER):
+    if content.startswith(LFS_POINTER):
         raise ModelError(f"{path}: only a git-lfs pointer to the file", "run: git lfs pull")
 
 
@@ -186,17 +198,25 @@ def refuse_placeholder(path: Path, content: bytes | None = None) -> None:
 
 def transformer_path(modules: Sequence[SentenceModule]) -> str:
     """Return the path of the network, or of a static table; "" is the folder itself."""
-    return next((module.path for module in modules if module.kind in (*TRANSFORMERS, STATIC)), "")
+    for module in modules:
+        if module.class_name in (*TRANSFORMER_MODULES, STATIC):
+            return module.path
+    return ""
 
 
-def stays_inside(place: Any) -> bool:
+def stays_inside(value: Any) -> bool:
     """Return True for a path that stays inside the model's folder."""
-    if not is_text(place) or "\0" in place or ":" in place:
+    if not is_text(value) or "\0" in value or ":" in value:
         return False
-    parts = PurePosixPath(place.replace("\\", "/"))
-    return not parts.is_absolute() and ".." not in parts.parts
+    path = PurePosixPath(value.replace("\\", "/"))
+    return not path.is_absolute() and ".." not in path.parts
 
 
-def short_class(kind: str) -> str:
-    """Return the class name without its module, which sentence-transformers 6 changed."""
-    return kind.rsplit(".", 1)[-1] if kind.startswith("sentence_transformers.") else kind
+def short_class_name(full_name: str) -> str:
+    """Return a class name without its Python module, which sentence-transformers 6 changed.
+
+    Names of third-party classes are returned unchanged.
+    """
+    if not full_name.startswith("sentence_transformers."):
+        return full_name
+    return full_name.rpartition(".")[2]

@@ -9,25 +9,26 @@ from shlex import quote
 from typing import NamedTuple
 
 from bertcli.errors import ModelError, UsageError, option
-from bertcli.model_folder.files import ADAPTER, MODEL_FILES, MODULES, TOKENIZER_FILES, WEIGHTS
+from bertcli.model_folder.files import ADAPTER, MODEL_FILES, MODULES, TOKENIZER_FILES
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import (
     ALIASES,
-    CARRIER,
     CARRIER_PACKAGE,
+    CARRIER_REQUIREMENT,
     CARRIERS,
     cache_root,
     cached_models,
-    check_id,
     describe_graph,
+    did_you_mean,
     find_snapshot,
-    lacking,
-    none_of,
-    pick,
+    missing_alternatives,
+    missing_file,
+    missing_in_snapshot,
+    needs_weights,
     pooling_unknown,
-    repository,
-    suggestion,
-    unfinished,
+    refuse_invalid_id,
+    repository_folder,
+    select_files,
 )
 from bertcli.versions import pip_command
 
@@ -47,74 +48,89 @@ def find_model(
     `files` are names or patterns; of alternatives (weights in several formats) the best one is
     enough. Raises ModelError if the model is not found or incomplete.
     """
-    place = os.path.expanduser(name)
-    if os.path.isdir(place):
-        return _given(name, Path(place), files, revision)
-    check_id(name, place)
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        return _given_folder(name, Path(path), files, revision)
+    refuse_invalid_id(name)
     name = ALIASES.get(name, name)
-    if revision is None and (installed := carried(name, files)):
+    if revision is None and (installed := installed_model(name, files)):
         return installed
-    snapshot = find_snapshot(name, revision or "main")
-    gap = unfinished(snapshot, files) if snapshot else None
-    cached = ModelFolder(snapshot, name, "cache", snapshot.name) if snapshot and not gap else None
-    if offline or any(os.environ.get(name, "").lower() in YES for name in OFFLINE):
-        if cached:
-            return cached
-        if not snapshot:
-            install = f"{pip_command()} {CARRIER}" if name in CARRIERS else "give a folder"
+    folder = _cached_folder(name, revision)
+    missing = None if folder is None else missing_in_snapshot(folder, files)
+    if offline or _offline_variables():
+        if folder is None:
+            requirement = f"{pip_command()} {CARRIER_REQUIREMENT}"
+            alternative = requirement if name in CARRIERS else "give a folder"
             raise ModelError(
                 f"model {name!r} is not a folder, not installed and not in the cache "
                 f"{cache_root()} (revision {revision or 'main'!r}), and the network is off",
-                f"{suggestion(name)}{_online()}, or {install}",
+                f"{did_you_mean(name)}{_how_to_go_online()}, or {alternative}",
             )
-        raise ModelError(
-            f"model {name!r} is incomplete in the cache: {gap} is missing in {snapshot}",
-            f"{_online()} to fetch the rest",
-        )
-    if cached and not pooling_unknown(cached.path, files):
-        return cached
-    return _from_hub(name, files, revision, cached)
+        if missing:
+            raise ModelError(
+                f"model {name!r} is incomplete in the cache: {missing} is missing in {folder}",
+                f"{_how_to_go_online()} to fetch the rest",
+            )
+        return folder
+    if missing:
+        folder = None
+    if folder is not None and not pooling_unknown(folder.path, files):
+        return folder
+    return _from_hub(name, files, revision, folder)
 
 
-def _online() -> str:
+def _cached_folder(name: str, revision: str | None) -> ModelFolder | None:
+    """Return the folder of a revision in the cache, complete or not; by default that of main."""
+    snapshot = find_snapshot(name, revision or "main")
+    if snapshot is None:
+        return None
+    return ModelFolder(snapshot, name, "cache", snapshot.name)
+
+
+def _offline_variables() -> list[str]:
+    """Return the environment variables that turn the network off, such as "HF_HUB_OFFLINE=1"."""
+    return [f"{name}=1" for name in OFFLINE if os.environ.get(name, "").lower() in YES]
+
+
+def _how_to_go_online() -> str:
     """Return the instruction for turning the network on again."""
-    names = [name for name in OFFLINE if os.environ.get(name, "").lower() in YES]
-    return f"run once without {' and '.join([f'{name}=1' for name in names]) or option('offline')}"
+    return f"run once without {' and '.join(_offline_variables()) or option('offline')}"
 
 
-def _given(name: str, path: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
+def _given_folder(name: str, path: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
+    """Return the folder that the user gave. Raises ModelError if it lacks one of the files."""
     if revision is not None:
         raise UsageError(
             f"model {name!r} is a folder, which has no revision {revision!r}",
             f"leave out {option('revision')}, or give a hub id",
         )
     folder = ModelFolder(path, name)
-    gap = lacking(folder, files)
-    if gap is None:
+    missing = missing_file(folder, files)
+    if missing is None:
         return folder
     if graph := describe_graph(folder, files):
-        content, hint = graph
-        raise ModelError(f"model folder {name!r} has {content}", hint)
+        description, hint = graph
+        raise ModelError(f"model folder {name!r} has {description}", hint)
     raise ModelError(
-        f"model folder {name!r} has no {gap}",
+        f"model folder {name!r} has no {missing}",
         "give a hub id, or a folder that can be read, as save_pretrained writes it",
     )
 
 
-def carried(name: str, files: Sequence[str]) -> ModelFolder | None:
-    """Return the folder of an installed carrier, without importing the carrier.
+def installed_model(name: str, files: Sequence[str]) -> ModelFolder | None:
+    """Return the folder of a model in an installed package, or None without one.
 
-    Its import would import sentence-transformers.
+    The package is not imported, because it would import sentence-transformers.
     """
     if name not in CARRIERS:
         return None
     from importlib.util import find_spec
 
-    module, inside = CARRIERS[name]
+    module, subfolder = CARRIERS[name]
     spec = find_spec(module)
-    for place in (spec and spec.submodule_search_locations) or ():
-        folder = ModelFolder(Path(place, inside), name, f"installed package {module}")
-        if lacking(folder, files) is None:
+    for location in (spec and spec.submodule_search_locations) or ():
+        folder = ModelFolder(Path(location, subfolder), name, f"installed package {module}")
+        if missing_file(folder, files) is None:
             return folder
     return None
 
@@ -128,27 +144,32 @@ def _from_hub(
     def choose(names: Sequence[str]) -> list[str]:
         # A table of token vectors needs no config; modules.json identifies it after the download.
         config = MODULES not in names
-        if pick([ADAPTER], names) and not set(files).isdisjoint(WEIGHTS):
+        if select_files([ADAPTER], names) and needs_weights(files):
             raise ModelError(
                 f"model {name!r} is an adapter of another model, not a whole one ({ADAPTER})",
                 "merge it with peft (merge_and_unload), save it, and give that folder",
             )
-        if gap := none_of(files, lambda name: bool(pick([name], names)), config=config):
-            raise ModelError(f"model {name!r} has no {gap} on the hub", "choose a BERT model")
-        return pick(files, names)
+
+        def exists(pattern: str) -> bool:
+            return bool(select_files([pattern], names))
+
+        if missing := missing_alternatives(files, exists, config=config):
+            raise ModelError(f"model {name!r} has no {missing} on the hub", "choose a BERT model")
+        return select_files(files, names)
 
     try:
-        path = download(name, revision, cache_root(), choose)
+        snapshot = download(name, revision, cache_root(), choose)
     except ModelError:
         if cached is None:
             raise
         return cached
-    if gap := unfinished(path, files):
+    folder = ModelFolder(snapshot, name, "hub", snapshot.name)
+    if missing := missing_in_snapshot(folder, files):
         raise ModelError(
-            f"model {name!r} was downloaded without {gap}",
+            f"model {name!r} was downloaded without {missing}",
             f"its repository is incomplete: choose another {option('revision')} or model",
         )
-    return ModelFolder(path, name, "hub", path.name)
+    return folder
 
 
 def download_model(name: str, revision: str | None = None) -> ModelFolder:
@@ -158,26 +179,26 @@ def download_model(name: str, revision: str | None = None) -> ModelFolder:
     folder, for an installed model, and if the environment forbids network access.
     """
     full_name = hub_id(name)
-    if revision is None and (installed := carried(full_name, MODEL_FILES)):
+    if revision is None and (installed := installed_model(full_name, MODEL_FILES)):
         raise UsageError(
             f"model {full_name!r} is installed as a package, in {installed.path}",
             f"use it as it is; {pip_command('uninstall')} {CARRIER_PACKAGE} uninstalls it",
         )
-    switches = [f"{switch}=1" for switch in OFFLINE if os.environ.get(switch, "").lower() in YES]
-    if switches:
-        raise UsageError(f"a download needs the network: {' and '.join(switches)}", _online())
+    if variables := _offline_variables():
+        raise UsageError(
+            f"a download needs the network: {' and '.join(variables)}", _how_to_go_online()
+        )
     return _from_hub(full_name, MODEL_FILES, revision, None)
 
 
 def hub_id(name: str) -> str:
     """Return the full id of a model on the hub. Raises UsageError for a folder."""
-    path = os.path.expanduser(name)
-    if os.path.isdir(path):
+    if os.path.isdir(os.path.expanduser(name)):
         raise UsageError(
             f"{name} is a folder, not a model on the hub",
             f"-m {quote(name)} uses it; it is not in the hub's cache",
         )
-    check_id(name, path)
+    refuse_invalid_id(name)
     return ALIASES.get(name, name)
 
 
@@ -188,22 +209,20 @@ class StoredModel(NamedTuple):
     state: str  # installed or cached
     path: Path
     size: int  # in bytes
-    folder: ModelFolder | None  # None if the cache has no file of the main revision
+    folder: ModelFolder | None  # of the main revision; None if the cache has no file of it
 
 
 def stored_models() -> list[StoredModel]:
     """Return the models on this machine, installed ones first."""
     models = []
     for name in CARRIERS:
-        if folder := carried(name, ()):
+        if folder := installed_model(name, ()):
             size = stored_size(folder.path)
             models.append(StoredModel(name, "installed", folder.path, size, folder))
     for name in cached_models():
-        path = repository(name)
+        path = repository_folder(name)
         size = stored_size(path)
-        snapshot = find_snapshot(name, "main")
-        folder = ModelFolder(snapshot, name, "cache", snapshot.name) if snapshot else None
-        models.append(StoredModel(name, "cached", path, size, folder))
+        models.append(StoredModel(name, "cached", path, size, _cached_folder(name, None)))
     return models
 
 
@@ -214,5 +233,10 @@ def linked_size(folder: Path) -> int:
 
 def stored_size(folder: Path) -> int:
     """Return the size in bytes of the files below a folder, without links."""
-    paths = [Path(place, name) for place, _, names in os.walk(folder) for name in names]
-    return sum(path.lstat().st_size for path in paths if not path.is_symlink())
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                total += path.lstat().st_size
+    return total

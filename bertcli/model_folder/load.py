@@ -65,7 +65,7 @@ def load(
     number of `labels`, are initialised at random; `report.fresh` lists them.
     """
     report = report_on(
-        ModelFolder.at(folder), None if cls is None else cls.__name__, pooler, labels
+        ModelFolder.open(folder), None if cls is None else cls.__name__, pooler, labels
     )
     report = report.with_fresh_head() if fresh else report
     report.refuse()  # before building a model of sizes that the files lack

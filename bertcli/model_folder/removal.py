@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertcli.errors import ModelError, UsageError
-from bertcli.model_folder.find import carried, hub_id, stored_size
-from bertcli.model_folder.hub_cache import CARRIER_PACKAGE, cache_root, repository
+from bertcli.model_folder.find import hub_id, installed_model, stored_size
+from bertcli.model_folder.hub_cache import CARRIER_PACKAGE, cache_root, repository_folder
 from bertcli.versions import pip_command
 
 
@@ -28,10 +28,10 @@ def find_cached(name: str) -> CachedModel:
     cached.
     """
     full_name = hub_id(name)
-    path = repository(full_name)
+    path = repository_folder(full_name)
     if path.is_dir():
         return CachedModel(full_name, path, stored_size(path))
-    if installed := carried(full_name, ()):
+    if installed := installed_model(full_name, ()):
         raise UsageError(
             f"model {full_name!r} is installed as a package, in {installed.path}",
             f"{pip_command('uninstall')} {CARRIER_PACKAGE}",
@@ -52,12 +52,13 @@ def remove_cached(model: CachedModel) -> None:
 
     cache = scan_cache_dir(cache_root())
     # The library would search a commit in all models, and a copied model has the same commit.
-    alone = replace(
-        cache,
-        repos=frozenset(repo for repo in cache.repos if repo.repo_path.name == model.path.name),
+    repositories = frozenset(
+        repository for repository in cache.repos if repository.repo_path.name == model.path.name
     )
-    for repo in alone.repos:
-        alone.delete_revisions(*(commit.commit_hash for commit in repo.revisions)).execute()
+    cache_of_model = replace(cache, repos=repositories)
+    for repository in repositories:
+        commits = (commit.commit_hash for commit in repository.revisions)
+        cache_of_model.delete_revisions(*commits).execute()
     if model.path.exists():
         raise ModelError(
             f"model {model.name!r} cannot be removed: {model.path} is damaged or write-protected",

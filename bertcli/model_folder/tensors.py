@@ -1,6 +1,6 @@
 """The tensors of a checkpoint, under their names in the files. Does not import torch.
 
-    for tensor in read_tensors(ModelFolder.at("bert-base-uncased").weights):
+    for tensor in read_tensors(ModelFolder.open("bert-base-uncased").weights):
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
 Only headers, indexes and pickled descriptions are read, and no pickle is executed; `mapped` and
@@ -28,7 +28,7 @@ from bertcli.formats.torch_save import read_torch
 from bertcli.io.protobuf import Fields, fields, messages, number, varint
 from bertcli.io.system_calls import BusErrors
 from bertcli.io.typed_json import AGAIN, is_regular, read_bytes
-from bertcli.model_folder.files import POINTER, WeightFiles, refuse_placeholder
+from bertcli.model_folder.files import LFS_POINTER, WeightFiles, refuse_placeholder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ class MappedFiles(dict[Path, mmap.mmap]):
         BusErrors.expect()
         try:
             with path.open("rb") as file:
-                start = file.read(len(POINTER))
+                start = file.read(len(LFS_POINTER))
                 refuse_placeholder(path, start)
                 self[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as failed:

@@ -34,7 +34,7 @@ from bertcli.io.typed_json import (
     read_bytes,
     whole_number,
 )
-from bertcli.model_folder.files import CONFIGS, MERGES, TOKENIZERS
+from bertcli.model_folder.files import CONFIGS, MERGES, VOCABULARIES
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_classes import (
     AS_IT_IS,
@@ -104,7 +104,7 @@ def load_tokenizer(folder: ModelFolder) -> Loaded:
     """
     settings = folder.tokenizer_settings
     config = folder.raw_config
-    path = next(filter(os.path.lexists, map(folder.path.joinpath, TOKENIZERS)), None)
+    path = next(filter(os.path.lexists, map(folder.path.joinpath, VOCABULARIES)), None)
     if path is None:
         raise ModelError(
             f"{folder}: no tokenizer found in this folder",
@@ -209,7 +209,7 @@ def sequence_limit(folder: ModelFolder) -> int | None:
     """
     limits = [sentence_limit(folder.sentence_settings) or _length(folder.tokenizer_settings)]
     for name in CONFIGS:
-        config = folder.object(name)
+        config = folder.json_object(name)
         rows = config.whole("max_position_embeddings", 1)  # of the model
         family = FAMILIES.get(config.text("model_type") or "")
         if rows is not None and family is not None:
@@ -410,7 +410,7 @@ def _add_tokens(
     described = {int(key): entry for key, entry in entries.objects().items()}
     for entry in described.values():
         entry.needed("content", TEXT)
-    listed = folder.object("added_tokens.json")
+    listed = folder.json_object("added_tokens.json")
     listed.check_keys(is_text, "tokens as keys")
     options = (
         {roles["mask_token"]: JsonObject({"lstrip": kind.wide_mask}, "")}

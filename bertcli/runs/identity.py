@@ -144,7 +144,7 @@ def files_of_results(folder: ModelFolder) -> dict[str, Any]:
     inner = folder.encoder
     graphs = [inner / name for name in GRAPHS.values()]
     graphs += [graph.with_suffix(".bin") for graph in graphs]
-    hashed = {*inner.weights.all, *inner.tokenizer_files}
+    hashed = {*inner.weights.all_files, *inner.tokenizer_files}
     others = [path for path in (*folder.model_files, *graphs) if path not in hashed]
     return files_of_model(folder) | {"settings": digests_of(folder, others)}
 

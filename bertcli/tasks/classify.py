@@ -90,7 +90,7 @@ class Classifier(HeadTask):
         config = JsonObject(self.head.runtime.config.other, source)
         inner = config.object("sentence_transformers")
         old = config.text("sbert_ce_default_activation_function")
-        return self.head.folder.object(CONFIG).text(key) or inner.text(key) or old
+        return self.head.folder.json_object(CONFIG).text(key) or inner.text(key) or old
 
     @property
     def several(self) -> bool:

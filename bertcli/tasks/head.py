@@ -364,6 +364,6 @@ def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
 def is_pooled_head(folder: ModelFolder) -> bool:
     """Return True for a sentence model or cross-encoder that ends in a layer with scores."""
     modules = folder.modules
-    if not modules or modules[-1].kind != "Dense":
+    if not modules or modules[-1].class_name != "Dense":
         return False
     return is_cross_encoder(folder) or bool(folder.encoder.config.id2label)

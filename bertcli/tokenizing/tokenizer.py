@@ -134,7 +134,7 @@ class Tokenizer:
         """
         if isinstance(name, str):
             name = find_model(name, revision=revision, offline=offline)
-        model = ModelFolder.at(name)
+        model = ModelFolder.open(name)
         if not model.path.is_dir():
             raise ModelError(f"{model}: folder not found")
         folder = model.encoder

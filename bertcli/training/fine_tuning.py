@@ -130,7 +130,7 @@ def task_of(
     identity = {
         "task": texts.task.name,
         "data_sha256": texts.digest,
-        "base_sha256": " ".join(map(sha256, base.encoder.require_weights().all)),
+        "base_sha256": " ".join(map(sha256, base.encoder.require_weights().all_files)),
         "labels": list(texts.labels),
         "training": {
             name: getattr(job, name) for name in ("max_length", "class_weights", "label_smoothing")
@@ -429,7 +429,7 @@ def pair_task(
     assert isinstance(task, PairLearningTask)
     sentence = read_sentence(folder)
     if sentence.of_texts:
-        names = ", ".join(module.kind for module in sentence.of_texts)
+        names = ", ".join(module.class_name for module in sentence.of_texts)
         raise ModelError(f"{folder}: has modules that train cannot train: {names}")
     bert = folder.encoder
     start, _ = load(bert, BertModel, dtype=torch.float32)

@@ -162,7 +162,7 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
                     f"prepare them with {option('extra', name)}=FIELD",
                 )
     config = config_of(job, data, other or data)
-    weights = job.init and ModelFolder(job.init).encoder.require_weights().all
+    weights = job.init and ModelFolder(job.init).encoder.require_weights().all_files
 
     torch.manual_seed(options.seed)
     if job.init:

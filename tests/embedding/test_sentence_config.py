@@ -31,7 +31,7 @@ def write(path: Path, content) -> None:
 
 
 def read(place, **options):
-    return read_sentence(ModelFolder.at(place), **options)
+    return read_sentence(ModelFolder.open(place), **options)
 
 
 def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:

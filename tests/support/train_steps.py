@@ -27,7 +27,7 @@ def opened(opener, rows, place, base, batch_size=10, **changes):
     job = FineTuningJob(file, eval_fraction=0.0, **changes)
     texts = LabelledTexts.read(job, [Reader(examples_source(file, Input()))], 0)
     options = {"steps": 2, "batch_size": batch_size, "warmup_steps": 0, "max_grad_norm": 0.0}
-    return opener(job, options, texts, ModelFolder.at(base))
+    return opener(job, options, texts, ModelFolder.open(base))
 
 
 def standing(task, parts=1):
