@@ -202,10 +202,10 @@ def linear_in(files: WeightFiles, where: object, before: str = "") -> Dense:
 def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
     """Return the tensors whose names start with ``before``, as float32, by name."""
     # Imported here because few models have such modules.
-    from bertcli.model_folder.tensors import as_float32, mapped, read_tensors
+    from bertcli.model_folder.tensors import as_float32, map_tensor, read_tensors
 
     return {
-        tensor.name: as_float32(mapped(tensor), tensor).copy()
+        tensor.name: as_float32(map_tensor(tensor), tensor).copy()
         for tensor in read_tensors(files)
         if tensor.name.startswith(before)
     }

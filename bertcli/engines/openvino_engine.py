@@ -231,8 +231,8 @@ def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
     the model.
     """
     name = LOGITS
-    parts = HEAD_PARTS[net.weights.kind]
-    if net.weights.kind == "BertModel":
+    parts = HEAD_PARTS[net.weights.architecture]
+    if net.weights.architecture == "BertModel":
         name = STATES
         width = net.config.hidden_size
     elif parts.words:

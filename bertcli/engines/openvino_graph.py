@@ -302,7 +302,7 @@ def with_positions(
     name = f"bert.encoder.layer.{layer}.attention.self.distance_embedding"
     if structure.disentangled:
         scores = disentangled_scores(net, structure.disentangled, name, q, k)
-        scaled = net("Multiply", q, 1 / math.sqrt(structure.disentangled.parts))
+        scaled = net("Multiply", q, 1 / math.sqrt(structure.disentangled.score_count))
         return scaled, k, scores
     if structure.buckets:
         return q, k, net.bucket_bias
@@ -350,7 +350,7 @@ def disentangled_scores(
         vectors = distance_vectors(net, disentangled, name, "query")
         scores = scores_at_rows(net, k, vectors, net("Transpose", rows, [1, 0]))
         total = net("Add", total, net("Transpose", scores, [0, 1, 3, 2]))
-    return net("Multiply", total, 1 / math.sqrt(net.config.head_size * disentangled.parts))
+    return net("Multiply", total, 1 / math.sqrt(net.config.head_size * disentangled.score_count))
 
 
 def scores_at_rows(net: OpenvinoNetwork, x: Node, vectors: Node, rows: Node) -> Node:
@@ -484,11 +484,11 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
 
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
     """Return the logits of a head, [..., n], from the states x [..., hidden] that it classifies."""
-    architecture = net.weights.kind
+    architecture = net.weights.architecture
     parts = HEAD_PARTS[architecture]
     if parts.words:
         return word_scores(net, x)
-    head = net.structure.own_layer(parts)
+    head = net.structure.head_layer(parts)
     if head:
         x = activated(net, linear(net, x, "classifier_head.dense"), head.activation)
         if head.norm:

@@ -23,7 +23,7 @@ from bertcli.families.structure import BERT
 from bertcli.io.typed_json import LARGEST_NUMBER, parse
 from bertcli.model_folder.files import MODEL2VEC_TABLE, TERM_TABLE
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.model_folder.tensors import as_float32, mapped, read_tensors
+from bertcli.model_folder.tensors import as_float32, map_tensor, read_tensors
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -95,10 +95,10 @@ def read_table(folder: ModelFolder) -> StaticTable:
             f"{files.files[0]}: no table of token vectors ({' or '.join(TABLE_NAMES)})",
             f"it has {names}",
         )
-    rows = mapped(tensors[name])
+    rows = map_tensor(tensors[name])
     if tensors[name].dtype == "F64":
         rows = as_float32(rows, tensors[name])
-    lists = {name: mapped(tensors[name]) for name in ("mapping", "weights") if name in tensors}
+    lists = {name: map_tensor(tensors[name]) for name in ("mapping", "weights") if name in tensors}
     if rows.ndim != 2 or not rows.size or any(array.ndim != 1 for array in lists.values()):
         raise ModelError(f"{files.files[0]}: {name} is no table, or what belongs to it is no list")
     mapping = lists.get("mapping")

@@ -14,10 +14,11 @@ from bertcli.families.structure import Convolution, Disentangled, Structure, Tex
 from bertcli.io.typed_json import PROBABILITY, TEXT, JsonObject
 
 
-def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json as for a file whose masked-LM head has BERT's tensor names.
+def update_config(values: JsonObject) -> dict[str, Any]:
+    """Return the content of config.json as if the masked-LM head had BERT's tensor names.
 
-    The other head always multiplies by the word embeddings, regardless of tie_word_embeddings.
+    The head of ``legacy: false`` always multiplies by the word embeddings, regardless of
+    tie_word_embeddings.
     """
     if values.get("legacy") is False:
         return {**values, "legacy": True, "tie_word_embeddings": True}
@@ -36,12 +37,14 @@ def structure(values: JsonObject) -> Structure:
     refuse_variants(values, {**sizes, "attention_head_size": hidden // heads})
     if values.get("pos_att_type") and not values.switch("relative_attention"):
         raise ModelError(f"{values.source}: pos_att_type needs relative_attention")
-    last = values.checked("cls_dropout", PROBABILITY)
-    text = TextHead(
+    scores_dropout = values.checked("cls_dropout", PROBABILITY)
+    if scores_dropout is None:
+        scores_dropout = values["hidden_dropout_prob"]
+    head = TextHead(
         pooler=False,
         activation=values.needed("pooler_hidden_act", TEXT),
-        drop_first=values.needed("pooler_dropout", PROBABILITY),
-        dropout=values["hidden_dropout_prob"] if last is None else last,
+        first_dropout=values.needed("pooler_dropout", PROBABILITY),
+        dropout=scores_dropout,
     )
     return Structure(
         absolute_positions=bool(values.switch("position_biased_input")),
@@ -50,12 +53,13 @@ def structure(values: JsonObject) -> Structure:
         blank_padding=True,
         convolution=_convolution(values),
         disentangled=_disentangled(values) if values.switch("relative_attention") else None,
-        text_head=text,
-        choice_head=text,
+        text_head=head,
+        choice_head=head,
     )
 
 
 def _convolution(values: JsonObject) -> Convolution | None:
+    """Return the convolution beside the first layer. Raises ModelError for an even kernel size."""
     size = values.whole("conv_kernel_size") or 0
     if size <= 0:
         return None
@@ -67,35 +71,48 @@ def _convolution(values: JsonObject) -> Convolution | None:
     return Convolution(size, groups, values.text("conv_act") or "tanh")
 
 
-def _disentangled(values: JsonObject) -> Disentangled:
+def _attention_terms(values: JsonObject) -> set[str]:
+    """Return the names in `pos_att_type`, a list or a text such as "p2c|c2p"."""
     terms = values.get("pos_att_type") or []
-    kinds = (
-        terms.lower().split("|") if isinstance(terms, str) else values.texts("pos_att_type") or []
-    )
-    met = {kind.strip() for kind in kinds}
+    if isinstance(terms, str):
+        names = terms.lower().split("|")
+    else:
+        names = values.texts("pos_att_type") or []
+    return {name.strip() for name in names}
+
+
+def _disentangled(values: JsonObject) -> Disentangled:
+    """Return the disentangled attention that config.json describes."""
+    terms = _attention_terms(values)
     longest = values.whole("max_relative_positions", -1) or -1
-    longest = longest if longest > 0 else values["max_position_embeddings"]
+    if longest <= 0:
+        longest = values["max_position_embeddings"]
     buckets = values.whole("position_buckets", -1) or -1
     norms = (values.text("norm_rel_ebd") or "none").lower().split("|")
     return Disentangled(
         span=buckets if buckets > 0 else longest,
         longest=longest,
         buckets=buckets > 0,
-        word_to_distance="c2p" in met,
-        distance_to_word="p2c" in met,
+        word_to_distance="c2p" in terms,
+        distance_to_word="p2c" in terms,
         shared=bool(values.switch("share_att_key")),
         norm="layer_norm" in {norm.strip() for norm in norms},
     )
 
 
 SELF = "encoder.layer.#.attention.self"
-TEXT_HEAD = (("pooler.dense", "classifier_head.dense"),)
+TEXT_HEAD_TENSORS = (("pooler.dense", "classifier_head.dense"),)
 DEBERTA_V2 = Family(
     model_type="deberta-v2",
     title="DeBERTa v2 and v3",
     classes=classes("DebertaV2"),
     base="deberta",
-    lacks={"position_embedding_type", "classifier_dropout", "is_decoder", "add_cross_attention"},
+    absent_fields={
+        "position_embedding_type",
+        "classifier_dropout",
+        "is_decoder",
+        "add_cross_attention",
+    },
     defaults={
         "vocab_size": 128100,
         "hidden_size": 1536,
@@ -111,7 +128,7 @@ DEBERTA_V2 = Family(
         "pooler_dropout": 0.0,
         "pooler_hidden_act": "gelu",
     },
-    renewed=renewed,
+    update_config=update_config,
     structure=structure,
     tensors=(
         (f"{SELF}.query_proj", f"{SELF}.query"),
@@ -122,8 +139,11 @@ DEBERTA_V2 = Family(
         ("encoder.rel_embeddings", "encoder.relative_attention_bias.table"),
         ("encoder.LayerNorm", "encoder.relative_attention_bias.LayerNorm"),
     ),
-    heads={"BertForSequenceClassification": TEXT_HEAD, "BertForMultipleChoice": TEXT_HEAD},
-    older=(
+    head_tensors={
+        "BertForSequenceClassification": TEXT_HEAD_TENSORS,
+        "BertForMultipleChoice": TEXT_HEAD_TENSORS,
+    },
+    older_tensors=(
         ("lm_predictions.lm_head.dense", "cls.predictions.transform.dense"),
         ("lm_predictions.lm_head.LayerNorm", "cls.predictions.transform.LayerNorm"),
         ("lm_predictions.lm_head", "cls.predictions"),

@@ -19,7 +19,7 @@ def structure(values: JsonObject) -> Structure:
     return Structure(
         token_types=False,
         pooler=False,
-        dropouts=Dropouts(attended=0.0),
+        dropouts=Dropouts(attention_output=0.0),
         word_head=WordHead(bias_twice=False),
         text_head=head,
         choice_head=head,
@@ -41,7 +41,7 @@ DISTILBERT = Family(
         "hidden_dropout_prob": "dropout",
         "attention_probs_dropout_prob": "attention_dropout",
     },
-    lacks=(
+    absent_fields=(
         "type_vocab_size",
         "layer_norm_eps",
         "position_embedding_type",

@@ -7,7 +7,7 @@ transformers.
 
 from __future__ import annotations
 
-from bertcli.families.family import TEXT_HEAD, Family, classes, refuse_variants
+from bertcli.families.family import TEXT_HEAD_TENSORS, Family, classes, refuse_variants
 from bertcli.families.structure import Structure, TextHead, WordHead
 from bertcli.io.typed_json import PROBABILITY, JsonObject, whole_number
 
@@ -20,7 +20,7 @@ def structure(values: JsonObject) -> Structure:
         embedding_size=width if width != values["hidden_size"] else None,
         pooler=False,
         word_head=WordHead(activation="gelu", bias_twice=False),
-        text_head=TextHead(pooler=False, activation="gelu", drop_first=None),
+        text_head=TextHead(pooler=False, activation="gelu", first_dropout=None),
         choice_head=TextHead(
             pooler=False,
             activation=values.text("summary_activation") or "linear",
@@ -53,8 +53,8 @@ ELECTRA = Family(
         ("generator_predictions.LayerNorm", "cls.predictions.transform.LayerNorm"),
         ("generator_lm_head", "cls.predictions.decoder"),
     ),
-    heads={
-        **TEXT_HEAD,
+    head_tensors={
+        **TEXT_HEAD_TENSORS,
         "BertForMultipleChoice": (("sequence_summary.summary", "classifier_head.dense"),),
     },
 )

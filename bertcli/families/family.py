@@ -30,33 +30,35 @@ from bertcli.io.typed_json import (
 )
 
 BASE = "bert."
-PARTS = ("embeddings.", "encoder.", "pooler.")  # names that have the prefix BASE
+BASE_MODULES = ("embeddings.", "encoder.", "pooler.")  # their names have the prefix BASE
 
-Ours: TypeAlias = str | tuple[str, ...]  # a template, or several: stacked in one tensor
-Names: TypeAlias = tuple[tuple[str, Ours], ...]  # (template of the family, our template)
+OurTemplates: TypeAlias = str | tuple[str, ...]  # several if they are stacked in one tensor
+TensorNames: TypeAlias = tuple[tuple[str, OurTemplates], ...]  # (template of the family, ours)
 
 # --- checks of the values of config.json ---
 
-DEEPEST = 1000  # maximum layers: a malicious config could claim any amount of memory and time
+MAX_LAYERS = 1000  # a malicious config could claim any amount of memory and time
 
 
-def _listing(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a function that returns True for lists whose items satisfy ``of``."""
-    return lambda value: isinstance(value, list | tuple) and all(map(of, value))
+def _list_of(is_item: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a function that returns True for lists whose items satisfy `is_item`."""
+    return lambda value: isinstance(value, list | tuple) and all(map(is_item, value))
 
 
-def _mapping(of: Callable[[Any], bool], to: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _object_of(
+    is_key: Callable[[Any], bool], is_value: Callable[[Any], bool]
+) -> Callable[[Any], bool]:
     """Return a function that returns True for objects whose keys and values satisfy these."""
 
-    def holds(value: Any) -> bool:
-        return isinstance(value, Mapping) and all(
-            of(key) and to(entry) for key, entry in value.items()
+    def holds(mapping: Any) -> bool:
+        return isinstance(mapping, Mapping) and all(
+            is_key(key) and is_value(value) for key, value in mapping.items()
         )
 
     return holds
 
 
-def _is_table(name: Any) -> bool:
+def _is_module_name(name: Any) -> bool:
     """Return True if torch accepts this name for a module; it must not contain a dot."""
     return bool(is_text(name) and name and "." not in name)
 
@@ -72,10 +74,11 @@ def _is_index(value: Any) -> bool:
     return COUNT.holds(value)
 
 
-SIZE, COUNT = whole_number(1), whole_number()
+SIZE = whole_number(1)
+COUNT = whole_number()
 
 # For these keys, null is invalid; for any other key, it means the default.
-SIZES = (
+SIZE_KEYS = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -85,11 +88,10 @@ SIZES = (
     "type_vocab_size",
 )
 
-# null is accepted as the default for all keys except the sizes.
 CHECKS: Mapping[str, Check] = {
     "vocab_size": SIZE,
     "hidden_size": SIZE,
-    "num_hidden_layers": whole_number(0, DEEPEST),
+    "num_hidden_layers": whole_number(0, MAX_LAYERS),
     "num_attention_heads": SIZE,
     "intermediate_size": SIZE,
     "hidden_act": TEXT,
@@ -109,18 +111,18 @@ CHECKS: Mapping[str, Check] = {
     "output_attentions": SWITCH,
     "output_hidden_states": SWITCH,
     "tie_word_embeddings": SWITCH,
-    "architectures": Check(_listing(is_text), "a list of strings"),
-    "id2label": Check(_mapping(_is_index, _is_label), "an object of labels by number"),
-    "label2id": Check(_mapping(_is_label, _is_index), "an object of labels and their numbers"),
+    "architectures": Check(_list_of(is_text), "a list of strings"),
+    "id2label": Check(_object_of(_is_index, _is_label), "an object of labels by number"),
+    "label2id": Check(_object_of(_is_label, _is_index), "an object of labels and their numbers"),
     "num_labels": whole_number(1, 10**5),
     "problem_type": TEXT,
     "pruned_heads": Check(
-        _mapping(_is_index, _listing(COUNT.holds)), "an object of layers and lists of heads"
+        _object_of(_is_index, _list_of(COUNT.holds)), "an object of layers and lists of heads"
     ),
     "extra_embeddings": Check(
-        _mapping(_is_table, SIZE.holds), "an object of names without dots, and sizes"
+        _object_of(_is_module_name, SIZE.holds), "an object of names without dots, and sizes"
     ),
-    "extra_fields": Check(_mapping(is_text, is_text), "an object of names and fields"),
+    "extra_fields": Check(_object_of(is_text, is_text), "an object of names and fields"),
     "emotion_vocab_size": SIZE,
     "syllable_vocab_size": SIZE,
     "model_type": TEXT,
@@ -129,7 +131,7 @@ CHECKS: Mapping[str, Check] = {
 # --- shared by pages ---
 
 # Class of transformers without the family's prefix -> ours; "" for a class of few families.
-HEADS: Mapping[str, str] = {
+CLASSES: Mapping[str, str] = {
     "Model": "BertModel",
     "ForPreTraining": "",
     "ForMaskedLM": "BertForMaskedLM",
@@ -144,12 +146,12 @@ QKV = (
     "encoder.layer.#.attention.self.key",
     "encoder.layer.#.attention.self.value",
 )
-WORD_HEAD: Names = (
+WORD_HEAD_TENSORS: TensorNames = (
     ("lm_head.dense", "cls.predictions.transform.dense"),
     ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
     ("lm_head", "cls.predictions"),
 )
-TEXT_HEAD: Mapping[str, Names] = {
+TEXT_HEAD_TENSORS: Mapping[str, TensorNames] = {
     "BertForSequenceClassification": (
         ("classifier.dense", "classifier_head.dense"),
         ("classifier.out_proj", "classifier"),
@@ -157,13 +159,17 @@ TEXT_HEAD: Mapping[str, Names] = {
 }
 
 
-def classes(prefix: str, **others: str) -> dict[str, str]:
-    """Return the classes of transformers with a prefix -> ours: HEADS, updated by ``others``."""
-    return {prefix + theirs: ours for theirs, ours in {**HEADS, **others}.items() if ours}
+def classes(prefix: str, **changes: str) -> dict[str, str]:
+    """Return class of transformers -> ours, for a family with this prefix of class names.
+
+    `changes` replace entries of CLASSES or add some; "" removes a class.
+    """
+    our_classes = {**CLASSES, **changes}
+    return {prefix + suffix: our_class for suffix, our_class in our_classes.items() if our_class}
 
 
 def like_bert(values: JsonObject) -> Structure:
-    """Return BERT's structure, whatever config.json contains."""
+    """Return BERT's structure, whatever the values of config.json are."""
     return BERT
 
 
@@ -180,23 +186,24 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
 
     If the supported value is falsy, null is accepted too.
     """
-    for key, only in supported.items():
-        value = values.get(key, only)
-        if value != only and (only or value is not None):
-            raise unsupported(values, key, json.dumps(only))
+    for key, supported_value in supported.items():
+        value = values.get(key, supported_value)
+        is_null_accepted = not supported_value
+        if value != supported_value and not (value is None and is_null_accepted):
+            raise unsupported(values, key, json.dumps(supported_value))
 
 
 # The heads of RoBERTa, shared by other families.
 LIKE_ROBERTA = Structure(
     word_head=WordHead(activation="gelu"),
-    text_head=TextHead(pooler=False, drop_first=None),
+    text_head=TextHead(pooler=False, first_dropout=None),
 )
 
 # --- shared by pages with rotary positions ---
 
 ROPE_TYPES = ("default", "linear")
 # Tensor names of a layer in newer models of transformers with rotary positions.
-ROTARY_LAYERS: Names = (
+ROTARY_LAYERS: TensorNames = (
     ("layers.#.self_attn.q_proj", QKV[0]),
     ("layers.#.self_attn.k_proj", QKV[1]),
     ("layers.#.self_attn.v_proj", QKV[2]),
@@ -205,39 +212,42 @@ ROTARY_LAYERS: Names = (
     ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
 )
 # Their names in older files.
-OLDER_NORMS: Names = (
+OLDER_NORMS: TensorNames = (
     ("emb_ln", "embeddings.LayerNorm"),
     ("encoder.layers.#.norm1", "encoder.layer.#.attention.output.LayerNorm"),
     ("encoder.layers.#.norm2", "encoder.layer.#.output.LayerNorm"),
 )
 
 
-def rotary(values: JsonObject, theta: float) -> tuple[Rotary, ...]:
-    """Return the rotary positions of each layer, equal for all; ``theta`` is the default base.
+def rotary_per_layer(values: JsonObject, default_theta: float) -> tuple[Rotary, ...]:
+    """Return the rotary positions of each layer, equal for all.
 
     The current key is `rope_parameters`; older ones are `rope_scaling` and `rope_theta`. Raises
     ModelError if the head size is not the hidden size divided by the number of heads.
     """
-    size = values.whole("head_dim", 1)
+    head_size = values.whole("head_dim", 1)
     heads = values["num_attention_heads"]
-    if size is not None and size * heads != values.get("hidden_size", 768):
+    if head_size is not None and head_size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
-    older = values.checked("rope_theta", POSITIVE) or theta
-    scaling_settings = values.object("rope_scaling") or values.object("rope_parameters")
-    return (scaled(scaling_settings, older),) * int(values["num_hidden_layers"])
+    theta = values.checked("rope_theta", POSITIVE) or default_theta
+    settings = values.object("rope_scaling") or values.object("rope_parameters")
+    return (read_rotary(settings, theta),) * int(values["num_hidden_layers"])
 
 
-def scaled(scaling_settings: JsonObject, theta: float) -> Rotary:
-    """Return the rotary positions of one object. Raises ModelError for an unknown rope type."""
-    key = "type" if scaling_settings.get("rope_type") is None else "rope_type"
-    kind = scaling_settings.text(key) or "default"
-    if kind not in ROPE_TYPES:
-        raise unsupported(scaling_settings, key, " and ".join(ROPE_TYPES))
-    if scaling_settings.get("partial_rotary_factor") not in (None, 1, 1.0):
-        raise unsupported(scaling_settings, "partial_rotary_factor", "1")
-    base: float = scaling_settings.checked("rope_theta", POSITIVE) or theta
-    scaling: float = scaling_settings.needed("factor", POSITIVE) if kind == "linear" else 1.0
-    return Rotary(base, scaling)
+def read_rotary(settings: JsonObject, default_theta: float) -> Rotary:
+    """Return the rotary positions of `rope_parameters` or of an older `rope_scaling`.
+
+    Raises ModelError for an unknown rope type.
+    """
+    key = "type" if settings.get("rope_type") is None else "rope_type"
+    rope_type = settings.text(key) or "default"
+    if rope_type not in ROPE_TYPES:
+        raise unsupported(settings, key, " and ".join(ROPE_TYPES))
+    if settings.get("partial_rotary_factor") not in (None, 1, 1.0):
+        raise unsupported(settings, "partial_rotary_factor", "1")
+    theta: float = settings.checked("rope_theta", POSITIVE) or default_theta
+    scaling: float = settings.needed("factor", POSITIVE) if rope_type == "linear" else 1.0
+    return Rotary(theta, scaling)
 
 
 # --- a page ---
@@ -251,28 +261,28 @@ class Family(NamedTuple):
     classes: Mapping[str, str]  # class of transformers -> ours
     base: str = "bert"  # prefix of encoder tensors in models with a head
     keys: Mapping[str, str] = {}  # field of BertConfig -> key of config.json
-    lacks: Collection[str] = ()  # fields of BertConfig that have no key
+    absent_fields: Collection[str] = ()  # fields of BertConfig that have no key
     defaults: Mapping[str, Any] = {}  # key -> default, where it differs from BERT's
     structure: Callable[[JsonObject], Structure] = like_bert  # takes config.json with defaults
-    tensors: Names = ()
-    heads: Mapping[str, Names] = {}  # our class -> names of its head's tensors
-    older: Names = ()  # names in older files only
-    renewed: Callable[[JsonObject], Mapping[str, Any]] = dict  # updates an older config.json
+    tensors: TensorNames = ()
+    head_tensors: Mapping[str, TensorNames] = {}  # our class -> names of its head's tensors
+    older_tensors: TensorNames = ()  # names in older files only
+    update_config: Callable[[JsonObject], Mapping[str, Any]] = dict  # of an older config.json
 
-    def key(self, name: str) -> str:
+    def key(self, field: str) -> str:
         """Return the key of config.json for a field of BertConfig."""
-        return self.keys.get(name, name)
+        return self.keys.get(field, field)
 
-    def filled(self, raw: JsonObject) -> JsonObject:
+    def with_defaults(self, raw: JsonObject) -> JsonObject:
         """Return config.json's values, with defaults for missing keys.
 
         null means the default too, except for sizes and ``pad_token_id``, whose null has a meaning.
         Raises ModelError for a value of the wrong type.
         """
-        for name, check in CHECKS.items():
-            key = self.key(name)
-            present = raw.get(key) is not None or (key in raw and name in SIZES)
-            if present and name not in self.lacks:
+        for field, check in CHECKS.items():
+            key = self.key(field)
+            has_value = raw.get(key) is not None or (key in raw and field in SIZE_KEYS)
+            if has_value and field not in self.absent_fields:
                 raw.needed(key, check)
         values = {key: value for key, value in raw.items() if value is not None}
         if "pad_token_id" in raw:
@@ -289,50 +299,60 @@ class Family(NamedTuple):
 
     # --- names of tensors ---
 
-    def ours(self, name: str, kind: str = "") -> tuple[str, ...]:
+    def our_names(self, name: str, architecture: str = "") -> tuple[str, ...]:
         """Return our names for a tensor of a file; several if it is a stack of several tensors.
 
-        ``kind`` is our class of the model: the names of its head precede those of other heads.
+        ``architecture`` is our class of the model: the names of its head are tried before those of
+        other heads.
         """
         body = name.removeprefix(f"{self.base}.").removeprefix(BASE)
-        for theirs, parts in self._pairs(kind):
-            if (match := _pattern(theirs).match(body)) is not None:
-                return tuple(_with_base(_filled(part, match)) for part in _each(parts))
+        for template, our_templates in self._template_pairs(architecture):
+            if match := _pattern(template).match(body):
+                return tuple(_with_base(_fill(ours, match)) for ours in _as_tuple(our_templates))
         our_name = _with_base(body)
-        return (BASE + body if our_name == body != name else our_name,)
+        if our_name == body != name:  # an unknown tensor of the encoder
+            our_name = BASE + body
+        return (our_name,)
 
-    def theirs(self, name: str, kind: str = "") -> str:
+    def their_name(self, name: str, architecture: str = "") -> str:
         """Return the name under which transformers saves our tensor in a model of this class.
 
-        All parts of a stacked tensor have the same name.
+        Our tensors that are stacked in one tensor have the same name.
         """
         body = name.removeprefix(BASE)
-        for theirs, parts in self._pairs(kind, others=False):
-            matches = (_pattern(part).match(body) for part in _each(parts))
+        for template, our_templates in self._template_pairs(architecture, only_current=True):
+            matches = (_pattern(ours).match(body) for ours in _as_tuple(our_templates))
             if match := next(filter(None, matches), None):
-                body = _filled(theirs, match)
+                body = _fill(template, match)
                 break
-        headed = name.startswith(BASE) and kind != "BertModel"
-        return f"{self.base}.{body}" if headed else body
+        has_prefix = name.startswith(BASE) and architecture != "BertModel"
+        return f"{self.base}.{body}" if has_prefix else body
 
-    def _pairs(self, kind: str, *, others: bool = True) -> Iterator[tuple[str, Ours]]:
-        yield from self.heads.get(kind, ())
+    def _template_pairs(
+        self, architecture: str, *, only_current: bool = False
+    ) -> Iterator[tuple[str, OurTemplates]]:
+        """Yield the pairs of templates for a class, then those of older files and other heads.
+
+        `only_current` leaves the latter out.
+        """
+        yield from self.head_tensors.get(architecture, ())
         yield from self.tensors
-        if others:
-            yield from self.older
-            for pairs in self.heads.values():
+        if not only_current:
+            yield from self.older_tensors
+            for pairs in self.head_tensors.values():
                 yield from pairs
 
 
 def _with_base(name: str) -> str:
-    return BASE + name if name.startswith(PARTS) else name
+    """Return the name of an encoder's tensor with the prefix BASE; others are unchanged."""
+    return BASE + name if name.startswith(BASE_MODULES) else name
 
 
-def _each(parts: Ours) -> tuple[str, ...]:
-    return (parts,) if isinstance(parts, str) else parts
+def _as_tuple(templates: OurTemplates) -> tuple[str, ...]:
+    return (templates,) if isinstance(templates, str) else templates
 
 
-def _filled(template: str, match: re.Match[str]) -> str:
+def _fill(template: str, match: re.Match[str]) -> str:
     """Return a template with its numbers and the rest of the name taken from a match."""
     numbers = iter(match.groups())
     return re.sub("#", lambda _: next(numbers), template) + match.string[match.end() :]
@@ -340,4 +360,5 @@ def _filled(template: str, match: re.Match[str]) -> str:
 
 @cache
 def _pattern(template: str) -> re.Pattern[str]:
+    """Return the pattern that matches the start of a name, with one group for each `#`."""
     return re.compile(re.escape(template).replace(r"\#", r"(\d+)") + r"(?=\.|$)")

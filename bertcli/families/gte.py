@@ -7,11 +7,19 @@ name in transformers, and for `new` the code distributed with the files.
 from __future__ import annotations
 
 from bertcli.errors import ModelError
-from bertcli.families.family import QKV, ROTARY_LAYERS, Family, classes, refuse_variants, rotary
+from bertcli.families.family import (
+    QKV,
+    ROTARY_LAYERS,
+    Family,
+    classes,
+    refuse_variants,
+    rotary_per_layer,
+)
 from bertcli.families.structure import Dropouts, Rotary, Structure, WordHead
 from bertcli.io.typed_json import POSITIVE, JsonObject
 
-GATE, UP = "encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.dense"
+GATE = "encoder.layer.#.intermediate.gate"
+UP = "encoder.layer.#.intermediate.dense"
 
 
 def structure(values: JsonObject) -> Structure:
@@ -22,14 +30,14 @@ def structure(values: JsonObject) -> Structure:
         gated=True,
         feed_forward_bias=(False, True),
         dropouts=Dropouts(gated=values["hidden_dropout_prob"]),
-        rotary=rotary(values, 160_000.0),
+        rotary=rotary_per_layer(values, 160_000.0),
         word_head=WordHead(activation="gelu", bias_twice=False),
     )
 
 
 def new_structure(values: JsonObject) -> Structure:
     """Return how Alibaba's `new` differs from BERT. Raises ModelError for unsupported values."""
-    refuse_variants(values, SAME)
+    refuse_variants(values, SUPPORTED_VALUES)
     scaling = values.object("rope_scaling")
     if scaling.get("type") != "ntk":
         return structure(values)
@@ -38,13 +46,13 @@ def new_structure(values: JsonObject) -> Structure:
     factor = scaling.needed("factor", POSITIVE)
     theta = values.checked("rope_theta", POSITIVE) or 10_000.0
     head_size = values["hidden_size"] // values["num_attention_heads"]
-    turned = Rotary(theta * factor, factor ** (2 / head_size))
-    plain = JsonObject({**values, "rope_scaling": None}, values.source)
-    return structure(plain)._replace(rotary=(turned,) * values["num_hidden_layers"])
+    ntk_rotary = Rotary(theta * factor, factor ** (2 / head_size))
+    unscaled = JsonObject({**values, "rope_scaling": None}, values.source)
+    return structure(unscaled)._replace(rotary=(ntk_rotary,) * values["num_hidden_layers"])
 
 
-# Values in Alibaba's files that are supported, as GTE has the same behaviour.
-SAME = {
+# The only supported values of these keys in Alibaba's files: the behaviour of GTE.
+SUPPORTED_VALUES = {
     "position_embedding_type": "rope",
     "layer_norm_type": "layer_norm",
     "logn_attention_scale": False,
@@ -60,20 +68,20 @@ DEFAULTS = {
     "pad_token_id": 1,
     "max_position_embeddings": 8192,
 }
-HEAD = (
+HEAD_TENSORS = (
     ("lm_head.dense", "cls.predictions.transform.dense"),
     ("lm_head.layer_norm", "cls.predictions.transform.LayerNorm"),
     ("lm_head.decoder", "cls.predictions.decoder"),
 )
 # Names in `new` files, and in `gte` files saved by transformers.
-BEFORE = (
+NEW_TENSORS = (
     ("encoder.layer.#.attention.o_proj", "encoder.layer.#.attention.output.dense"),
     ("encoder.layer.#.attn_ln", "encoder.layer.#.attention.output.LayerNorm"),
     ("encoder.layer.#.mlp.down_proj", "encoder.layer.#.output.dense"),
     ("encoder.layer.#.mlp_ln", "encoder.layer.#.output.LayerNorm"),
     ("lm_head.norm", "cls.predictions.transform.LayerNorm"),
 )
-STACKED = (
+STACKED_TENSORS = (
     ("encoder.layer.#.attention.qkv_proj", QKV),
     ("encoder.layer.#.mlp.up_gate_proj", (UP, GATE)),
 )
@@ -83,7 +91,7 @@ GTE = Family(
     title="GTE",
     classes=classes("Gte", ForMultipleChoice="", ForQuestionAnswering=""),
     base="gte",
-    lacks={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
+    absent_fields={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
     defaults=DEFAULTS,
     structure=structure,
     tensors=(
@@ -91,9 +99,9 @@ GTE = Family(
         ("layers.#.mlp.gate_proj", GATE),
         ("layers.#.mlp.up_proj", UP),
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
-        *HEAD,
+        *HEAD_TENSORS,
     ),
-    older=(*BEFORE, *STACKED),
+    older_tensors=(*NEW_TENSORS, *STACKED_TENSORS),
 )
 NEW = GTE._replace(
     model_type="new",
@@ -102,6 +110,6 @@ NEW = GTE._replace(
     base="new",
     defaults={**DEFAULTS, "vocab_size": 30528, "pad_token_id": 0, "rope_theta": 10_000.0},
     structure=new_structure,
-    tensors=(*BEFORE, *STACKED, *HEAD),
-    older=(),
+    tensors=(*NEW_TENSORS, *STACKED_TENSORS, *HEAD_TENSORS),
+    older_tensors=(),
 )

@@ -11,11 +11,11 @@ from bertcli.families.family import (
     OLDER_NORMS,
     QKV,
     ROTARY_LAYERS,
-    TEXT_HEAD,
-    WORD_HEAD,
+    TEXT_HEAD_TENSORS,
+    WORD_HEAD_TENSORS,
     Family,
     classes,
-    rotary,
+    rotary_per_layer,
 )
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject
@@ -23,7 +23,9 @@ from bertcli.io.typed_json import JsonObject
 
 def structure(values: JsonObject) -> Structure:
     """Return how Jina v3 differs from BERT."""
-    return LIKE_ROBERTA._replace(absolute_positions=False, rotary=rotary(values, 20_000.0))
+    return LIKE_ROBERTA._replace(
+        absolute_positions=False, rotary=rotary_per_layer(values, 20_000.0)
+    )
 
 
 JINA_V3 = Family(
@@ -31,7 +33,7 @@ JINA_V3 = Family(
     title="Jina v3",
     classes=classes("JinaEmbeddingsV3", ForMultipleChoice=""),
     base="roberta",
-    lacks={"position_embedding_type", "is_decoder", "add_cross_attention"},
+    absent_fields={"position_embedding_type", "is_decoder", "add_cross_attention"},
     defaults={
         "vocab_size": 250002,
         "hidden_size": 1024,
@@ -48,14 +50,14 @@ JINA_V3 = Family(
         *ROTARY_LAYERS,
         ("layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
         ("layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
-        *WORD_HEAD,
+        *WORD_HEAD_TENSORS,
     ),
-    older=(
+    older_tensors=(
         *OLDER_NORMS,
         ("encoder.layers.#.mixer.out_proj", "encoder.layer.#.attention.output.dense"),
         ("encoder.layers.#.mlp.fc1", "encoder.layer.#.intermediate.dense"),
         ("encoder.layers.#.mlp.fc2", "encoder.layer.#.output.dense"),
         ("encoder.layers.#.mixer.Wqkv", QKV),
     ),
-    heads=TEXT_HEAD,
+    head_tensors=TEXT_HEAD_TENSORS,
 )

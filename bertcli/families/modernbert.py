@@ -7,86 +7,98 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertcli.families.family import QKV, Family, classes, scaled
+from bertcli.families.family import QKV, Family, classes, read_rotary
 from bertcli.families.structure import Dropouts, Rotary, Structure, TextHead, WordHead
 from bertcli.io.typed_json import POSITIVE, PROBABILITY, SWITCH, TEXT, JsonObject, whole_number
 
-# Layer type -> the key of its rotary base, and the default base.
-KINDS = {
+# Layer type -> key of its rotary base, and the default base.
+ROTARY_BASES = {
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
 
 
-def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json with a rotary base for layers with local attention.
+def update_config(values: JsonObject) -> dict[str, Any]:
+    """Return the content of config.json with a rotary base for layers with local attention.
 
     null means the base of the other layers, as in transformers 4; version 5 cannot build such a
     model.
     """
-    (base, default), (window_base, _) = KINDS.values()
-    if window_base in values and values[window_base] is None:
-        return {**values, window_base: values.get(base) or default}
+    global_key, default = ROTARY_BASES["full_attention"]
+    local_key, _ = ROTARY_BASES["sliding_attention"]
+    if local_key in values and values[local_key] is None:
+        return {**values, local_key: values.get(global_key) or default}
     return dict(values)
 
 
 def structure(values: JsonObject) -> Structure:
     """Return how ModernBERT differs from BERT."""
-    kinds = _kinds(values)
+    layer_types = _layer_types(values)
     rotary = _rotary(values)
     reach = values.needed("local_attention", whole_number()) // 2
-    attention, mlp, norm, dense, decoder = (
-        values.needed(f"{part}_bias", SWITCH)
-        for part in ("attention", "mlp", "norm", "classifier", "decoder")
+    attention_bias, mlp_bias, norm_bias, head_bias, decoder_bias = (
+        values.needed(f"{name}_bias", SWITCH)
+        for name in ("attention", "mlp", "norm", "classifier", "decoder")
     )
-    embeddings, attended, gated = (
-        values.needed(f"{part}_dropout", PROBABILITY) for part in ("embedding", "attention", "mlp")
+    embedding_dropout, attention_dropout, mlp_dropout = (
+        values.needed(f"{name}_dropout", PROBABILITY) for name in ("embedding", "attention", "mlp")
     )
-    act = values.needed("classifier_activation", TEXT)
-    head = TextHead(pooler=False, activation=act, norm=True, bias=dense)
+    activation = values.needed("classifier_activation", TEXT)
+    head = TextHead(pooler=False, activation=activation, norm=True, bias=head_bias)
     mean = values.choice("classifier_pooling", ("cls", "mean")) == "mean"
+    word_head = WordHead(activation, dense_bias=head_bias, bias=decoder_bias, bias_twice=False)
+    dropouts = Dropouts(
+        embeddings=embedding_dropout,
+        attention_output=attention_dropout,
+        gated=mlp_dropout,
+        feed_forward=0.0,
+    )
     return Structure(
         absolute_positions=False,
         token_types=False,
         pooler=False,
         norm_first=True,
-        norm_bias=norm,
-        attention_bias=attention,
+        norm_bias=norm_bias,
+        attention_bias=attention_bias,
         gated=True,
-        feed_forward_bias=(mlp, mlp),
-        dropouts=Dropouts(embeddings, attended, gated, fed=0.0),
-        rotary=tuple(rotary[kind] for kind in kinds),
-        windows=tuple(reach if kind == "sliding_attention" else None for kind in kinds),
-        word_head=WordHead(act, dense_bias=dense, bias=decoder, bias_twice=False),
+        feed_forward_bias=(mlp_bias, mlp_bias),
+        dropouts=dropouts,
+        rotary=tuple(rotary[layer_type] for layer_type in layer_types),
+        windows=tuple(
+            reach if layer_type == "sliding_attention" else None for layer_type in layer_types
+        ),
+        word_head=word_head,
         text_head=head._replace(mean=mean),
         choice_head=head._replace(mean=mean),
         token_head=head,
     )
 
 
-def _kinds(values: JsonObject) -> list[str]:
-    layers = values.needed("num_hidden_layers", whole_number(1))
-    if kinds := values.texts("layer_types"):
-        for kind in kinds:
-            if kind not in KINDS or len(kinds) != layers:
-                raise values.bad("layer_types", f"{layers} of {', '.join(KINDS)}")
-        return kinds
+def _layer_types(values: JsonObject) -> list[str]:
+    """Return the type of each layer, a key of ROTARY_BASES. Raises ModelError for other types."""
+    count = values.needed("num_hidden_layers", whole_number(1))
+    layer_types = values.texts("layer_types")
+    if layer_types:
+        if len(layer_types) != count or not ROTARY_BASES.keys() >= set(layer_types):
+            raise values.bad("layer_types", f"{count} of {', '.join(ROTARY_BASES)}")
+        return layer_types
     every = values.whole("global_attn_every_n_layers", 1) or 3
-    return ["sliding_attention" if layer % every else "full_attention" for layer in range(layers)]
+    return ["sliding_attention" if layer % every else "full_attention" for layer in range(count)]
 
 
 def _rotary(values: JsonObject) -> dict[str, Rotary]:
+    """Return the rotary positions of each layer type."""
     parameters = values.object("rope_parameters")
     scaling = values.object("rope_scaling")
-    bases = {}
-    for kind, (key, theta) in KINDS.items():
-        base = values.checked(key, POSITIVE) or theta
-        bases[kind] = scaled(scaling.over(parameters.object(kind)), base)
-    return bases
+    rotary = {}
+    for layer_type, (key, default) in ROTARY_BASES.items():
+        theta = values.checked(key, POSITIVE) or default
+        rotary[layer_type] = read_rotary(scaling.over(parameters.object(layer_type)), theta)
+    return rotary
 
 
-HEAD = (("head.dense", "classifier_head.dense"), ("head.norm", "classifier_head.LayerNorm"))
-JUDGE = (*HEAD, ("classifier", "classifier"))
+HEAD_TENSORS = (("head.dense", "classifier_head.dense"), ("head.norm", "classifier_head.LayerNorm"))
+CLASSIFIER_TENSORS = (*HEAD_TENSORS, ("classifier", "classifier"))
 
 MODERNBERT = Family(
     model_type="modernbert",
@@ -98,7 +110,7 @@ MODERNBERT = Family(
         "layer_norm_eps": "norm_eps",
         "attention_probs_dropout_prob": "attention_dropout",
     },
-    lacks={"type_vocab_size", "hidden_dropout_prob", "position_embedding_type"},
+    absent_fields={"type_vocab_size", "hidden_dropout_prob", "position_embedding_type"},
     defaults={
         "vocab_size": 50368,
         "hidden_size": 768,
@@ -121,7 +133,7 @@ MODERNBERT = Family(
         "classifier_bias": False,
         "classifier_activation": "gelu",
     },
-    renewed=renewed,
+    update_config=update_config,
     structure=structure,
     tensors=(
         ("embeddings.tok_embeddings", "embeddings.word_embeddings"),
@@ -137,15 +149,15 @@ MODERNBERT = Family(
             ("encoder.layer.#.intermediate.gate", "encoder.layer.#.intermediate.dense"),
         ),
     ),
-    heads={
+    head_tensors={
         "BertForMaskedLM": (
             ("head.dense", "cls.predictions.transform.dense"),
             ("head.norm", "cls.predictions.transform.LayerNorm"),
             ("decoder", "cls.predictions.decoder"),
         ),
-        "BertForSequenceClassification": JUDGE,
-        "BertForMultipleChoice": JUDGE,
-        "BertForTokenClassification": JUDGE,
-        "BertForQuestionAnswering": (*HEAD, ("classifier", "qa_outputs")),
+        "BertForSequenceClassification": CLASSIFIER_TENSORS,
+        "BertForMultipleChoice": CLASSIFIER_TENSORS,
+        "BertForTokenClassification": CLASSIFIER_TENSORS,
+        "BertForQuestionAnswering": (*HEAD_TENSORS, ("classifier", "qa_outputs")),
     },
 )

@@ -6,12 +6,19 @@ Pre-training for Language Understanding; the classes of this name in transformer
 
 from __future__ import annotations
 
-from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, classes, unsupported
+from bertcli.families.family import (
+    LIKE_ROBERTA,
+    TEXT_HEAD_TENSORS,
+    WORD_HEAD_TENSORS,
+    Family,
+    classes,
+    unsupported,
+)
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject, whole_number
 
-PADDING = 1  # positions start after this id, regardless of pad_token_id
-BUCKETS = 32  # number of distance buckets, regardless of the size of the table
+PADDING = 1  # positions start after this id, whatever pad_token_id is
+BUCKETS = 32  # number of distance buckets, whatever the size of the table is
 
 
 def structure(values: JsonObject) -> Structure:
@@ -27,7 +34,7 @@ MPNET = Family(
     title="MPNet",
     classes=classes("MPNet"),
     base="mpnet",
-    lacks={"type_vocab_size", "classifier_dropout", "position_embedding_type"},
+    absent_fields={"type_vocab_size", "classifier_dropout", "position_embedding_type"},
     defaults={"vocab_size": 30527, "pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},
     structure=structure,
     tensors=(
@@ -36,7 +43,7 @@ MPNET = Family(
         ("encoder.layer.#.attention.attn.v", "encoder.layer.#.attention.self.value"),
         ("encoder.layer.#.attention.attn.o", "encoder.layer.#.attention.output.dense"),
         ("encoder.layer.#.attention.LayerNorm", "encoder.layer.#.attention.output.LayerNorm"),
-        *WORD_HEAD,
+        *WORD_HEAD_TENSORS,
     ),
-    heads=TEXT_HEAD,
+    head_tensors=TEXT_HEAD_TENSORS,
 )

@@ -16,13 +16,13 @@ from bertcli.families.family import (
     Family,
     classes,
     refuse_variants,
-    rotary,
+    rotary_per_layer,
 )
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject
 
 # Key of older files by nomic-ai -> current key.
-OLDER = {
+OLDER_KEYS = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
     "n_inner": "intermediate_size",
@@ -33,9 +33,9 @@ OLDER = {
     "resid_pdrop": "hidden_dropout_prob",
     "attn_pdrop": "attention_probs_dropout_prob",
 }
-GATES = {"swiglu": "silu", "geglu": "gelu"}
-# Values in older files that are supported.
-SAME: Mapping[str, Any] = {
+GATE_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu"}
+# The only supported values of these keys in older files.
+SUPPORTED_VALUES: Mapping[str, Any] = {
     "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False,
     "rotary_emb_scale_base": None,
@@ -50,16 +50,19 @@ SAME: Mapping[str, Any] = {
 }
 
 
-def renewed(values: JsonObject) -> dict[str, Any]:
-    """Return config.json with current keys. Raises ModelError for an unsupported network."""
-    refuse_variants(values, SAME)
-    renamed = {key: value for key, value in values.items() if key not in SAME}
-    for key, name in OLDER.items():
-        if key in renamed:
-            renamed.setdefault(name, renamed.pop(key))
+def update_config(values: JsonObject) -> dict[str, Any]:
+    """Return the content of config.json with current keys.
+
+    Raises ModelError for an unsupported network.
+    """
+    refuse_variants(values, SUPPORTED_VALUES)
+    renamed = {key: value for key, value in values.items() if key not in SUPPORTED_VALUES}
+    for older_key, key in OLDER_KEYS.items():
+        if older_key in renamed:
+            renamed.setdefault(key, renamed.pop(older_key))
     if gate := renamed.pop("activation_function", None):
-        values.choice("activation_function", tuple(GATES))
-        renamed["hidden_act"] = GATES[gate]
+        values.choice("activation_function", tuple(GATE_ACTIVATIONS))
+        renamed["hidden_act"] = GATE_ACTIVATIONS[gate]
     return renamed
 
 
@@ -70,7 +73,7 @@ def structure(values: JsonObject) -> Structure:
         attention_bias=False,
         gated=True,
         feed_forward_bias=(False, False),
-        rotary=rotary(values, 1000.0),
+        rotary=rotary_per_layer(values, 1000.0),
     )
 
 
@@ -79,7 +82,7 @@ NOMIC_BERT = Family(
     title="NomicBERT",
     classes=classes("NomicBert", ForMultipleChoice="", ForQuestionAnswering=""),
     base="nomic_bert",
-    lacks={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
+    absent_fields={"position_embedding_type", "is_decoder", "add_cross_attention", "use_cache"},
     defaults={
         "vocab_size": 30528,
         "num_hidden_layers": 12,
@@ -89,7 +92,7 @@ NOMIC_BERT = Family(
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": 2048,
     },
-    renewed=renewed,
+    update_config=update_config,
     structure=structure,
     tensors=(
         *ROTARY_LAYERS,
@@ -98,7 +101,7 @@ NOMIC_BERT = Family(
         ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
         ("cls.predictions.transform.layer_norm", "cls.predictions.transform.LayerNorm"),
     ),
-    older=(
+    older_tensors=(
         *OLDER_NORMS,
         ("encoder.layers.#.attn.out_proj", "encoder.layer.#.attention.output.dense"),
         ("encoder.layers.#.mlp.fc12", "encoder.layer.#.intermediate.gate"),

@@ -19,8 +19,9 @@ from bertcli.families.nomic import NOMIC_BERT
 from bertcli.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from bertcli.families.structure import HEAD_PARTS
 
-ELECTRAS = "BertForReplacedTokens"  # transformers has this head only for ELECTRA
-BERT = Family("bert", "BERT", classes={name: name for name in HEAD_PARTS if name != ELECTRAS})
+ELECTRA_ONLY = "BertForReplacedTokens"  # transformers has this head only for ELECTRA
+BERT_CLASSES = {name: name for name in HEAD_PARTS if name != ELECTRA_ONLY}
+BERT = Family("bert", "BERT", classes=BERT_CLASSES)
 
 FAMILIES: Mapping[str, Family] = {
     family.model_type: family
@@ -46,15 +47,21 @@ FAMILIES: Mapping[str, Family] = {
 def family_of(raw: Mapping[str, Any], source: str) -> Family:
     """Return the family of config.json's content. Raises ModelError, with `source`, if unknown.
 
-    Google's bert_config.json has no model_type; the architecture's name decides then.
+    Google's bert_config.json has no model_type; the name of the architecture is used then.
     """
-    named = (raw.get("architectures") or ["Bert"])[0]
-    kind = raw.get("model_type")
-    if kind is None:
-        page = next((page for page in FAMILIES.values() if named in page.classes), None)
-        kind = page.model_type if page else "bert" if named.startswith("Bert") else named
-    if kind in FAMILIES:
-        return FAMILIES[kind]
-    families = ", ".join(page.title for page in FAMILIES.values())
+    model_type = raw.get("model_type")
+    if model_type is None:
+        model_type = _model_type_of((raw.get("architectures") or ["Bert"])[0])
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    titles = ", ".join(family.title for family in FAMILIES.values())
     hint = f"choose a folder whose config.json has a model_type of {', '.join(FAMILIES)}"
-    raise ModelError(f"{source}: this is a {kind} model; bertcli supports {families}", hint)
+    raise ModelError(f"{source}: this is a {model_type} model; bertcli supports {titles}", hint)
+
+
+def _model_type_of(architecture: str) -> str:
+    """Return the model type of a class of transformers; an unknown name is returned unchanged."""
+    for family in FAMILIES.values():
+        if architecture in family.classes:
+            return family.model_type
+    return "bert" if architecture.startswith("Bert") else architecture

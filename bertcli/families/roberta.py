@@ -7,7 +7,13 @@ these names in transformers.
 
 from __future__ import annotations
 
-from bertcli.families.family import LIKE_ROBERTA, TEXT_HEAD, WORD_HEAD, Family, classes
+from bertcli.families.family import (
+    LIKE_ROBERTA,
+    TEXT_HEAD_TENSORS,
+    WORD_HEAD_TENSORS,
+    Family,
+    classes,
+)
 from bertcli.families.structure import Structure
 from bertcli.io.typed_json import JsonObject, whole_number
 
@@ -25,8 +31,8 @@ ROBERTA = Family(
     base="roberta",
     defaults={"vocab_size": 50265, "pad_token_id": 1},
     structure=structure,
-    tensors=WORD_HEAD,
-    heads=TEXT_HEAD,
+    tensors=WORD_HEAD_TENSORS,
+    head_tensors=TEXT_HEAD_TENSORS,
 )
 XLM_ROBERTA = ROBERTA._replace(
     model_type="xlm-roberta",

@@ -34,8 +34,8 @@ class Disentangled(NamedTuple):
     norm: bool  # layer norm of the vectors of distances
 
     @property
-    def parts(self) -> int:
-        """The number of scores that are added, including content to content."""
+    def score_count(self) -> int:
+        """The number of scores that are added, including that of two contents."""
         return 1 + self.word_to_distance + self.distance_to_word
 
 
@@ -51,9 +51,9 @@ class Dropouts(NamedTuple):
     """Dropout rates in training. None means the config's `hidden_dropout_prob`."""
 
     embeddings: float | None = None
-    attended: float | None = None  # after the output projection of attention
+    attention_output: float | None = None  # after the output projection of attention
     gated: float = 0.0  # before the output projection of a gated feed-forward block
-    fed: float | None = None  # after a feed-forward block
+    feed_forward: float | None = None  # after a feed-forward block
 
 
 class TextHead(NamedTuple):
@@ -66,7 +66,7 @@ class TextHead(NamedTuple):
 
     pooler: bool = True  # use the model's pooler instead of layers in the head
     activation: str = "tanh"
-    drop_first: float | None = 0.0  # dropout before the dense layer; None: the config's
+    first_dropout: float | None = 0.0  # dropout before the dense layer; None: the config's
     norm: bool = False  # layer norm after the activation
     bias: bool = True
     mean: bool = False  # use the mean of all tokens instead of the first
@@ -85,8 +85,8 @@ class WordHead(NamedTuple):
 class HeadParts(NamedTuple):
     """The modules of a class on top of BERT, in the order of the forward pass."""
 
-    pooler: bool = False  # BERT's pooler, unless the family has its own layer
-    own: str = ""  # field of `Structure` with that layer
+    pooler: bool = False  # BERT's pooler, unless the family has a layer in the head
+    layer_field: str = ""  # field of `Structure` that describes this layer
     words: bool = False  # `cls.predictions`, which scores words
     scores: str = ""  # name of the last layer
     outputs: int = 0  # number of its outputs; 0: the number of labels
@@ -100,8 +100,8 @@ HEAD_PARTS: Mapping[str, HeadParts] = {
     "BertForNextSentencePrediction": HeadParts(True, scores="cls.seq_relationship", outputs=2),
     "BertForSequenceClassification": HeadParts(True, "text_head", scores="classifier"),
     "BertForMultipleChoice": HeadParts(True, "choice_head", scores="classifier", outputs=1),
-    "BertForTokenClassification": HeadParts(own="token_head", scores="classifier"),
-    "BertForQuestionAnswering": HeadParts(own="token_head", scores="qa_outputs", outputs=2),
+    "BertForTokenClassification": HeadParts(layer_field="token_head", scores="classifier"),
+    "BertForQuestionAnswering": HeadParts(layer_field="token_head", scores="qa_outputs", outputs=2),
     "BertForReplacedTokens": HeadParts(  # after `discriminator_predictions.dense`
         scores="discriminator_predictions.dense_prediction", outputs=1
     ),
@@ -141,9 +141,9 @@ class Structure(NamedTuple):
     token_head: TextHead | None = None  # before the scores of tokens and answers
     answer_dropout: float = 0.0  # before the scores of an answer's start and end
 
-    def own_layer(self, parts: HeadParts) -> TextHead | None:
-        """Return the layer that replaces the pooler in a head with these parts, if any."""
-        head: TextHead | None = getattr(self, parts.own, None)
+    def head_layer(self, parts: HeadParts) -> TextHead | None:
+        """Return the layer that replaces the pooler in a head with these parts, or None."""
+        head: TextHead | None = getattr(self, parts.layer_field, None)
         return None if head is None or head.pooler else head
 
 

@@ -25,12 +25,12 @@ from bertcli.errors import ModelError, on_command_line, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.formats.safetensors import StoredTensor
 from bertcli.io.paths import sha256
-from bertcli.model_folder import shapes
 from bertcli.model_folder.files import CONFIGS, STATIC, TERM_TABLE, WEIGHTS, WeightFiles
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, describe_graph
+from bertcli.model_folder.shapes import expected_shapes, parameter_count, tied_names
 from bertcli.model_folder.tensors import read_tensors
-from bertcli.model_folder.weights import LoadReport, compared, report_on, shortlist
+from bertcli.model_folder.weights import LoadReport, compare_tensors, report_on, shortlist
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
@@ -273,9 +273,11 @@ class FolderReport(ModelReport):
 
     def tree(self) -> Node:
         """Return the tree of submodules of the model."""
-        second = shapes.tied(self.config, self.architecture)
-        tensors = shapes.expected(self.config, self.architecture, self.comparison.pooler).items()
-        counted = {name: (shape, 0 if name in second else prod(shape)) for name, shape in tensors}
+        tied = tied_names(self.config, self.architecture)
+        shapes = expected_shapes(self.config, self.architecture, self.comparison.pooler)
+        counted = {
+            name: (shape, 0 if name in tied else prod(shape)) for name, shape in shapes.items()
+        }
         return _node(self.architecture, counted)
 
 
@@ -291,17 +293,17 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     tensors = read_tensors(weights) if listed else []
     sentence = read_sentence(folder, pooling="none")
     try:
-        comparison = compared(place, config, architecture, tensors, None if listed else True)
+        comparison = compare_tensors(place, config, architecture, tensors, None if listed else True)
         if not listed:  # the tensors are unknown, so none can be missing
             comparison = replace(comparison, needed={})
         elif comparison.missing and sentence.modules:
             # Some sentence models declare the architecture they were trained from, but lack its
             # head.
-            headless = compared(place, config, "BertModel", tensors)
+            headless = compare_tensors(place, config, "BertModel", tensors)
             comparison = comparison if headless.missing else headless
         counts = {
-            "total": shapes.parameters(config, comparison.model, comparison.pooler),
-            "without_pooler": shapes.parameters(config, "BertModel", False),
+            "total": parameter_count(config, comparison.model, comparison.pooler),
+            "without_pooler": parameter_count(config, "BertModel", False),
         }
     except ModelError as bad:
         raise ModelError(f"{place.config_file}: {bad.marked}", bad.marked_hint) from None
@@ -423,9 +425,9 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     if report.weights.format != "openvino":  # for an exported graph, only hashes are checked
         if isinstance(report, FolderReport):
             yield _loads(report)
-        from bertcli.model_folder.tensors import mapped
+        from bertcli.model_folder.tensors import map_tensor
 
-        arrays = ((stored.name, mapped(stored)) for stored in report.tensors)
+        arrays = ((stored.name, map_tensor(stored)) for stored in report.tensors)
         yield _finite("every number is finite", arrays)
     yield from _modules(report)
     for path in report.weights.files:
@@ -448,7 +450,7 @@ def _loads(report: FolderReport) -> VerifyCheck:
         loaded.refuse()
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    numbers = shapes.parameters(loaded.config, loaded.model, loaded.pooler)
+    numbers = parameter_count(loaded.config, loaded.model, loaded.pooler)
     return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
 
 

@@ -28,8 +28,8 @@ from bertcli.families.family import BASE
 from bertcli.formats.safetensors import StoredTensor, write_arrays
 from bertcli.io.publish import saving
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.model_folder.shapes import expected
-from bertcli.model_folder.tensors import bits
+from bertcli.model_folder.shapes import expected_shapes
+from bertcli.model_folder.tensors import map_bits
 from bertcli.model_folder.weights import LoadReport, report_on
 from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
@@ -38,7 +38,7 @@ from bertcli.models.initial_weights import initialise_weight
 
 Model: TypeAlias = BertModel | BertWithHead
 M = TypeVar("M", bound=Model, default=Model)  # the class of the loaded model
-Place: TypeAlias = torch.device | str
+Device: TypeAlias = torch.device | str
 
 
 # --- loading ---
@@ -49,7 +49,7 @@ def load(
     cls: type[M] | None = None,
     *,
     pooler: bool | None = None,
-    device: Place = "cpu",
+    device: Device = "cpu",
     dtype: torch.dtype | None = None,
     fresh: bool = False,
     labels: Sequence[str] = (),
@@ -64,23 +64,30 @@ def load(
     A `fresh` head is for training: tensors of the head that the folder lacks, or has for another
     number of `labels`, are initialised at random; `report.fresh` lists them.
     """
-    report = report_on(
-        ModelFolder.open(folder), None if cls is None else cls.__name__, pooler, labels
-    )
-    report = report.with_fresh_head() if fresh else report
+    architecture = None if cls is None else cls.__name__
+    report = report_on(ModelFolder.open(folder), architecture, pooler, labels)
+    if fresh:
+        report = report.with_fresh_head()
     report.refuse()  # before building a model of sizes that the files lack
+    model: Any = _without_weights(report, cls)
+    if dtype is None:
+        dtype = getattr(torch, report.dtype)
+    _fill(model, report, torch.device(device), dtype)
+    return model.eval(), replace(report, dtype=str(dtype).removeprefix("torch."))
+
+
+def _without_weights(report: LoadReport, cls: type[Any] | None) -> Model:
+    """Return a model on `meta`, of the class in the report or a subclass of it."""
+    model_class: Any = cls or ARCHITECTURES[report.model]
+    options = {"pooler": report.pooler} if issubclass(model_class, BertModel) else {}
     try:
-        make: Any = cls or ARCHITECTURES[report.model]
         with torch.device("meta"), _SkipInitialisation():
-            bare = issubclass(make, BertModel)
-            model = make(report.config, report.pooler) if bare else make(report.config)
+            model: Model = model_class(report.config, **options)
     except ModelError as bad:  # that error does not name the file
         raise ModelError(
             f"{report.model_folder.config_file}: {bad.marked}", bad.marked_hint
         ) from None
-    target = getattr(torch, report.dtype) if dtype is None else dtype
-    _fill(model, report, torch.device(device), target)
-    return model.eval(), replace(report, dtype=str(target).removeprefix("torch."))
+    return model
 
 
 class _SkipInitialisation(TorchFunctionMode):
@@ -90,35 +97,43 @@ class _SkipInitialisation(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function, unless it draws random numbers."""
-        named = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func is nn.init.normal_:
-            return named["tensor"]
-        return (torch.empty if func is torch.randn else func)(*args, **named)
+            return keywords["tensor"]
+        if func is torch.randn:
+            return torch.empty(*args, **keywords)
+        return func(*args, **keywords)
 
 
-def _base(model: Model) -> str:
-    """Return the prefix of canonical names, relative to the model's own names."""
+def _canonical_prefix(model: Model) -> str:
+    """Return what a canonical name has before the model's name of the same tensor."""
     return "" if isinstance(model, BertWithHead) else BASE
 
 
 def _fill(model: Model, report: LoadReport, device: torch.device, dtype: torch.dtype) -> None:
+    """Give each parameter of a model the numbers of its stored tensor, or fresh ones."""
 
     @functools.cache  # reads a tensor with two names once
     def read(stored: StoredTensor) -> Tensor:
-        tensor = torch.from_numpy(np.require(bits(stored, report.mapped_files), None, "A"))
-        return (tensor.view(torch.bfloat16) if stored.dtype == "BF16" else tensor).to(device, dtype)
+        aligned = np.require(map_bits(stored, report.mapped_files), None, "A")
+        tensor = torch.from_numpy(aligned)
+        if stored.dtype == "BF16":
+            tensor = tensor.view(torch.bfloat16)
+        return tensor.to(device, dtype)
 
     state = {}
     for name in model.state_dict():
-        canonical = _base(model) + name
+        canonical = _canonical_prefix(model) + name
         if canonical in report.fresh:
             weight = torch.empty(model.get_parameter(name).shape)
             initialise_weight(name, weight, model.config.initializer_range)
             state[name] = weight.to(device=device, dtype=dtype)
             continue
-        source = report.used[canonical]
-        own = model.config.tie_word_embeddings or source is report.stored.get(canonical)
-        state[name] = read(source) if own else read(source).clone()  # two separate parameters
+        stored = report.used[canonical]
+        state[name] = read(stored)
+        has_twin = stored is not report.stored.get(canonical)  # the tensor has the twin's name
+        if has_twin and not model.config.tie_word_embeddings:
+            state[name] = state[name].clone()  # two separate parameters
     model.load_state_dict(state, strict=True, assign=True)
     if isinstance(model, BertWithHead):
         model.tie()  # assign=True gave each name its own parameter
@@ -139,40 +154,48 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     atomically, the config last: a folder from an interrupted save does not load. Raises ValueError
     if `config` does not describe the model, OutputError if the folder is not writable.
     """
-    weights = _as_saved(model)
+    weights = _saved_weights(model)
     pooler = not isinstance(model, BertModel) or model.pooler is not None
     shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    if expected(config, type(model).__name__, pooler) != shapes:
+    if expected_shapes(config, type(model).__name__, pooler) != shapes:
         raise ValueError("the config does not describe the tensors of this model")
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     other = {key: value for key, value in config.other.items() if key != "torch_dtype"}
-    names = (type(model).__name__,)
-    described = replace(config, architectures=names, other={**other, "dtype": dtype}).to_json()
+    other["dtype"] = dtype
+    architectures = (type(model).__name__,)
+    saved_config = replace(config, architectures=architectures, other=other)
+    config_json = saved_config.to_json()
     with saving(Path(folder), last="config.json") as scratch:
-        (scratch / "config.json").write_text(described, encoding="utf-8")
+        (scratch / "config.json").write_text(config_json, encoding="utf-8")
         save_tensors(scratch / "model.safetensors", weights)
 
 
-def _as_saved(model: Model) -> dict[str, Tensor]:
+def _saved_weights(model: Model) -> dict[str, Tensor]:
     """Return the weights under the names of transformers, stacked where it stacks them."""
     family = model.config.family
-    kind = type(model).__name__
-    weights = {_base(model) + name: weight.detach() for name, weight in model.named_parameters()}
+    architecture = type(model).__name__
+    prefix = _canonical_prefix(model)
+    weights = {prefix + name: weight.detach() for name, weight in model.named_parameters()}
     saved: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        theirs = family.theirs(name, kind)
-        if theirs not in saved:
-            parts = [weights[part] for part in family.ours(theirs, kind) if part in weights]
-            saved[theirs] = torch.cat(parts) if parts[1:] else weight
+        their_name = family.their_name(name, architecture)
+        if their_name in saved:
+            continue
+        our_names = family.our_names(their_name, architecture)
+        stacked = [weights[our_name] for our_name in our_names if our_name in weights]
+        saved[their_name] = torch.cat(stacked) if len(stacked) > 1 else weight
     return saved
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as a safetensors file."""
-    bits = [name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16]
+    bfloat16_names = []
     arrays = {}
     for name, tensor in tensors.items():
-        here = tensor.detach().cpu()
-        arrays[name] = (here.view(torch.int16) if name in bits else here).numpy()
+        tensor = tensor.detach().cpu()
+        if tensor.dtype == torch.bfloat16:  # NumPy has no such dtype
+            bfloat16_names.append(name)
+            tensor = tensor.view(torch.int16)
+        arrays[name] = tensor.numpy()
     with path.open("wb") as file:
-        write_arrays(file, arrays, bits)
+        write_arrays(file, arrays, bfloat16_names)

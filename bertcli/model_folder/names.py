@@ -21,7 +21,7 @@ WRAPPERS = (
 )
 
 # Old part of a name -> current one.
-RENAMED: Mapping[str, str] = {
+OLD_NAME_PARTS: Mapping[str, str] = {
     "LayerNorm.gamma": "LayerNorm.weight",  # pytorch-pretrained-bert, as in TensorFlow
     "LayerNorm.beta": "LayerNorm.bias",
     "dense_act.": "dense.",  # NVIDIA DeepLearningExamples: a layer fused with its activation
@@ -49,9 +49,9 @@ TIED: Mapping[str, str] = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-# Variables of Google's TensorFlow checkpoints, after "/" became ".". Source: modeling.py,
+# Pattern of Google's TensorFlow variables, with "." for "/" -> replacement. Source: modeling.py,
 # run_pretraining.py, run_classifier.py, run_squad.py of google-research/bert.
-TENSORFLOW: tuple[tuple[str, str], ...] = (
+TENSORFLOW_NAMES: tuple[tuple[str, str], ...] = (
     (r"\.layer_(\d+)\.", r".layer.\1."),
     (r"^cls\.squad\.output_weights$", "qa_outputs.weight"),
     (r"^cls\.squad\.output_bias$", "qa_outputs.bias"),
@@ -75,27 +75,29 @@ HEADS: Mapping[str, str] = {
 }
 
 
-def canonical(name: str, family: Family, kind: str) -> tuple[str, ...]:
+def canonical_names(name: str, family: Family, architecture: str) -> tuple[str, ...]:
     """Return the canonical names of a checkpoint's tensor; an unknown name is returned unchanged.
 
     A tensor that stacks several has several names. Two names may map to one, if a file contains a
-    tensor twice: the caller must check that. ``kind`` is the class that is read.
+    tensor twice: the caller must check that. ``architecture`` is the class that is read.
     """
     renamed = name.replace("/", ".")
-    for pattern, new in TENSORFLOW:
+    for pattern, new in TENSORFLOW_NAMES:
         renamed = re.sub(pattern, new, renamed)
     while renamed.startswith(WRAPPERS):
         renamed = renamed.partition(".")[2]
-    for old, new in RENAMED.items():
+    for old, new in OLD_NAME_PARTS.items():
         renamed = renamed.replace(old, new)
-    return family.ours(renamed, kind)
+    return family.our_names(renamed, architecture)
 
 
-def ignored(name: str) -> bool:
+def is_ignored(name: str) -> bool:
     """Return True if the tensor of this canonical name is not a weight of a model."""
     return IGNORED.fullmatch(name) is not None
 
 
 def heads_in(names: Collection[str]) -> list[str]:
     """Return the heads, including the pooler, in a checkpoint with these canonical names."""
-    return [head for head, start in HEADS.items() if any(name.startswith(start) for name in names)]
+    return [
+        head for head, prefix in HEADS.items() if any(name.startswith(prefix) for name in names)
+    ]

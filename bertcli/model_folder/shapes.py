@@ -1,6 +1,6 @@
 """The tensors of a BERT and their shapes, derived from the config. Does not import torch.
 
-    expected(BertConfig())["pooler.dense.weight"]   # (768, 768)
+    expected_shapes(BertConfig())["pooler.dense.weight"]   # (768, 768)
 
 Names equal those of the modules' state dicts; a test compares them for every class.
 """
@@ -18,92 +18,103 @@ from bertcli.model_folder.names import TIED
 from bertcli.models.config import BertConfig
 
 Shape: TypeAlias = tuple[int, ...]
-Named: TypeAlias = Iterator[tuple[str, Shape]]
+NamedShapes: TypeAlias = Iterator[tuple[str, Shape]]
 
 
-def expected(config: BertConfig, name: str = "BertModel", pooler: bool = True) -> dict[str, Shape]:
-    """Return tensor name -> shape of the class `name`, as in its `state_dict()`.
+def expected_shapes(
+    config: BertConfig, architecture: str = "BertModel", pooler: bool = True
+) -> dict[str, Shape]:
+    """Return tensor name -> shape of a class, as in its `state_dict()`.
 
     Without ``pooler``, BERT's pooler is left out. Raises ModelError for a class that is not a BERT.
     """
-    if name not in HEAD_PARTS:
-        raise ModelError(f"the architecture {name} is unknown", f"known: {', '.join(HEAD_PARTS)}")
-    parts = HEAD_PARTS[name]
+    if architecture not in HEAD_PARTS:
+        raise ModelError(
+            f"the architecture {architecture} is unknown", f"known: {', '.join(HEAD_PARTS)}"
+        )
+    parts = HEAD_PARTS[architecture]
     structure = config.structure
-    pooled = name == "BertModel" or (parts.pooler and not structure.own_layer(parts))
-    body = dict(_bert(config, pooler and pooled and structure.pooler))
-    if name == "BertModel":
-        return body
-    return {BASE + part: shape for part, shape in body.items()} | dict(_head(config, name))
+    uses_pooler = architecture == "BertModel" or (parts.pooler and not structure.head_layer(parts))
+    shapes = dict(_bert(config, pooler and uses_pooler and structure.pooler))
+    if architecture == "BertModel":
+        return shapes
+    prefixed = {BASE + name: shape for name, shape in shapes.items()}
+    return prefixed | dict(_head(config, architecture))
 
 
-def tied(config: BertConfig, name: str) -> dict[str, str]:
-    """Return the tied tensors: second name -> first name."""
-    names = expected(config, name) if config.tie_word_embeddings else {}
-    return {second: first for second, first in TIED.items() if {second, first} <= names.keys()}
+def tied_names(config: BertConfig, architecture: str) -> dict[str, str]:
+    """Return the tied tensors of a class: second name -> first name."""
+    if not config.tie_word_embeddings:
+        return {}
+    names = expected_shapes(config, architecture).keys()
+    return {second: first for second, first in TIED.items() if {second, first} <= names}
 
 
-def parameters(config: BertConfig, name: str, pooler: bool = True) -> int:
-    """Return the parameter count of a class, with or without BERT's pooler.
+def parameter_count(config: BertConfig, architecture: str, pooler: bool = True) -> int:
+    """Return the number of parameters of a class, with or without BERT's pooler.
 
     A tied tensor counts once.
     """
-    second = tied(config, name)
-    shapes = expected(config, name, pooler)
-    return sum(prod(shape) for tensor, shape in shapes.items() if tensor not in second)
+    tied = tied_names(config, architecture)
+    shapes = expected_shapes(config, architecture, pooler)
+    return sum(prod(shape) for name, shape in shapes.items() if name not in tied)
 
 
-def _part(name: str, *shape: int, bias: bool = True) -> Named:
+def _weight_and_bias(name: str, *shape: int, bias: bool = True) -> NamedShapes:
     """Yield the tensors of a linear layer (outputs, inputs) or of a norm (width)."""
     yield f"{name}.weight", shape
     if bias:
         yield f"{name}.bias", shape[:1]
 
 
-def _bert(config: BertConfig, pooler: bool) -> Named:
+def _bert(config: BertConfig, pooler: bool) -> NamedShapes:
     yield from _embeddings(config)
     yield from _shared_table(config)
     for layer in range(config.distinct_layers):
         yield from _layer(config, layer)
-    if beside := config.structure.convolution:
+    if convolution := config.structure.convolution:
         width = config.hidden_size
-        yield "encoder.conv.conv.weight", (width, width // beside.groups, beside.size)
+        channels = width // convolution.groups
+        yield "encoder.conv.conv.weight", (width, channels, convolution.size)
         yield "encoder.conv.conv.bias", (width,)
-        yield from _part("encoder.conv.LayerNorm", width)
+        yield from _weight_and_bias("encoder.conv.LayerNorm", width)
     if config.structure.norm_first:
-        yield from _part("encoder.LayerNorm", config.hidden_size, bias=config.structure.norm_bias)
+        yield from _weight_and_bias(
+            "encoder.LayerNorm", config.hidden_size, bias=config.structure.norm_bias
+        )
     if pooler:
-        yield from _part("pooler.dense", config.hidden_size, config.hidden_size)
+        yield from _weight_and_bias("pooler.dense", config.hidden_size, config.hidden_size)
 
 
-def _embeddings(config: BertConfig) -> Named:
+def _embeddings(config: BertConfig) -> NamedShapes:
     width = config.table_size
     structure = config.structure
     yield "embeddings.word_embeddings.weight", (config.vocab_size, width)
     if structure.absolute_positions and config.position_embedding_type != "sinusoidal":
-        places = config.max_position_embeddings
-        yield "embeddings.position_embeddings.weight", (places, width)
+        positions = config.max_position_embeddings
+        yield "embeddings.position_embeddings.weight", (positions, width)
     if structure.token_types:
         yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():
         yield f"embeddings.extra.{extra}.weight", (size, width)
-    yield from _part("embeddings.LayerNorm", width, bias=structure.norm_bias)
+    yield from _weight_and_bias("embeddings.LayerNorm", width, bias=structure.norm_bias)
     if structure.embedding_size is not None:
-        yield from _part("embeddings.project", config.hidden_size, width)
+        yield from _weight_and_bias("embeddings.project", config.hidden_size, width)
 
 
-def _shared_table(config: BertConfig) -> Named:
+def _shared_table(config: BertConfig) -> NamedShapes:
+    """Yield the tensors of the distances that all layers share."""
     name = "encoder.relative_attention_bias"
     disentangled = config.structure.disentangled
     if disentangled:
         yield f"{name}.table.weight", (2 * disentangled.span, config.hidden_size)
         if disentangled.norm:
-            yield from _part(f"{name}.LayerNorm", config.hidden_size)
+            yield from _weight_and_bias(f"{name}.LayerNorm", config.hidden_size)
     elif buckets := config.structure.buckets:
         yield f"{name}.weight", (buckets, config.num_attention_heads)
 
 
-def _layer(config: BertConfig, layer: int) -> Named:
+def _layer(config: BertConfig, layer: int) -> NamedShapes:
     name = f"encoder.layer.{layer}"
     width = config.hidden_size
     structure = config.structure
@@ -112,52 +123,66 @@ def _layer(config: BertConfig, layer: int) -> Named:
         distances = 2 * config.max_position_embeddings - 1
         yield f"{name}.attention.self.distance_embedding.weight", (distances, config.head_size)
     if config.add_cross_attention:
-        across = config.num_attention_heads * config.head_size
-        yield from _attention(config, f"{name}.crossattention", across)
-        yield from _part(f"{name}.crossattention.output.LayerNorm", width)
-    inner = config.intermediate_size
-    wide, narrow = structure.feed_forward_bias
-    for part in ("dense", "gate") if structure.gated else ("dense",):
-        yield from _part(f"{name}.intermediate.{part}", inner, width, bias=wide)
-    yield from _part(f"{name}.output.dense", width, inner, bias=narrow)
+        heads_width = config.num_attention_heads * config.head_size
+        yield from _attention(config, f"{name}.crossattention", heads_width)
+        yield from _weight_and_bias(f"{name}.crossattention.output.LayerNorm", width)
+    intermediate = config.intermediate_size
+    first_bias, second_bias = structure.feed_forward_bias
+    for matrix in ("dense", "gate") if structure.gated else ("dense",):
+        yield from _weight_and_bias(
+            f"{name}.intermediate.{matrix}", intermediate, width, bias=first_bias
+        )
+    yield from _weight_and_bias(f"{name}.output.dense", width, intermediate, bias=second_bias)
     norms = ["attention.output.LayerNorm", "output.LayerNorm"]
     if structure.norm_first:
         norms = ["attention.LayerNorm", "LayerNorm"][layer == 0 :]
     for norm in norms:
-        yield from _part(f"{name}.{norm}", width, bias=structure.norm_bias)
-    if disentangled := structure.disentangled:
-        parts = {"key": disentangled.word_to_distance, "query": disentangled.distance_to_word}
-        for part in (part for part, used in parts.items() if used and not disentangled.shared):
-            yield from _part(f"{name}.attention.self.distance_embedding.{part}", width, width)
+        yield from _weight_and_bias(f"{name}.{norm}", width, bias=structure.norm_bias)
+    disentangled = structure.disentangled
+    if disentangled and not disentangled.shared:
+        projection = f"{name}.attention.self.distance_embedding"
+        if disentangled.word_to_distance:
+            yield from _weight_and_bias(f"{projection}.key", width, width)
+        if disentangled.distance_to_word:
+            yield from _weight_and_bias(f"{projection}.query", width, width)
 
 
-def _attention(config: BertConfig, name: str, heads: int) -> Named:
-    """Yield the tensors of an attention; `heads` is the total width of all heads."""
+def _attention(config: BertConfig, name: str, heads_width: int) -> NamedShapes:
+    """Yield the tensors of an attention; `heads_width` is the total width of its heads."""
     bias = config.structure.attention_bias
-    for part in ("query", "key", "value"):
-        yield from _part(f"{name}.self.{part}", heads, config.hidden_size, bias=bias)
-    yield from _part(f"{name}.output.dense", config.hidden_size, heads, bias=bias)
-
-
-def _head(config: BertConfig, name: str) -> Named:
     width = config.hidden_size
-    words = config.vocab_size
+    for projection in ("query", "key", "value"):
+        yield from _weight_and_bias(f"{name}.self.{projection}", heads_width, width, bias=bias)
+    yield from _weight_and_bias(f"{name}.output.dense", width, heads_width, bias=bias)
+
+
+def _head(config: BertConfig, architecture: str) -> NamedShapes:
+    width = config.hidden_size
     structure = config.structure
-    parts = HEAD_PARTS[name]
+    parts = HEAD_PARTS[architecture]
     if parts.words:
-        tables = config.table_size
-        lm = "cls.predictions"
-        head = structure.word_head
-        if head.bias_twice:
-            yield f"{lm}.bias", (words,)
-        yield from _part(f"{lm}.transform.dense", tables, width, bias=head.dense_bias)
-        yield from _part(f"{lm}.transform.LayerNorm", tables, bias=structure.norm_bias)
-        yield from _part(f"{lm}.decoder", words, tables, bias=head.bias)
-    if own := structure.own_layer(parts):
-        yield from _part("classifier_head.dense", width, width, bias=own.bias)
-        if own.norm:
-            yield from _part("classifier_head.LayerNorm", width, bias=structure.norm_bias)
-    if name == "BertForReplacedTokens":
-        yield from _part("discriminator_predictions.dense", width, width)
+        yield from _word_head(config)
+    if layer := structure.head_layer(parts):
+        yield from _weight_and_bias("classifier_head.dense", width, width, bias=layer.bias)
+        if layer.norm:
+            norm_bias = structure.norm_bias
+            yield from _weight_and_bias("classifier_head.LayerNorm", width, bias=norm_bias)
+    if architecture == "BertForReplacedTokens":
+        yield from _weight_and_bias("discriminator_predictions.dense", width, width)
     if parts.scores:
-        yield from _part(parts.scores, parts.outputs or config.num_labels, width)
+        yield from _weight_and_bias(parts.scores, parts.outputs or config.num_labels, width)
+
+
+def _word_head(config: BertConfig) -> NamedShapes:
+    """Yield the tensors of the layers that score the vocabulary."""
+    name = "cls.predictions"
+    width = config.table_size
+    head = config.structure.word_head
+    norm_bias = config.structure.norm_bias
+    if head.bias_twice:
+        yield f"{name}.bias", (config.vocab_size,)
+    yield from _weight_and_bias(
+        f"{name}.transform.dense", width, config.hidden_size, bias=head.dense_bias
+    )
+    yield from _weight_and_bias(f"{name}.transform.LayerNorm", width, bias=norm_bias)
+    yield from _weight_and_bias(f"{name}.decoder", config.vocab_size, width, bias=head.bias)

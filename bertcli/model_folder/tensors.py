@@ -3,8 +3,9 @@
     for tensor in read_tensors(ModelFolder.open("bert-base-uncased").weights):
         print(tensor.name, tensor.dtype, tensor.shape, tensor.file, tensor.start)
 
-Only headers, indexes and pickled descriptions are read, and no pickle is executed; `mapped` and
-`bits` map the numbers. A file that is truncated, or contradicts itself, raises ModelError.
+Only headers, indexes and pickled descriptions are read, and no pickle is executed; `map_tensor` and
+`map_bits` map the numbers into memory. A file that is truncated, or contradicts itself, raises
+ModelError.
 
 TensorFlow checkpoints (`bert_model.ckpt.index` and `.data-*`) are read without TensorFlow. The
 index is a sorted table in LevelDB format: a footer locates an index block, which locates blocks of
@@ -39,10 +40,9 @@ def read_tensors(
 ) -> list[StoredTensor]:
     """Return the tensors of a checkpoint, file by file. Raises ModelError if a file is broken.
 
-    With ``mapped_files``, safetensors files stay mapped there for `bits`.
-
-    Every tensor of an index must be in the file that the index states; tensors that are missing in
-    the index are read as well, as in transformers.
+    ``mapped_files`` keeps safetensors files mapped, for `map_bits`. Every tensor of an index must
+    be in the file that the index states; tensors that are missing in the index are read as well, as
+    in transformers.
     """
     if weights.format == "openvino":
         raise ModelError(
@@ -51,16 +51,16 @@ def read_tensors(
         )
     if weights.format == "tensorflow":
         refuse_placeholder(weights.files[0])
-        return read_index(weights.files[0])
+        return read_tensorflow_index(weights.files[0])
     tensors: dict[str, StoredTensor] = {}
     files = MappedFiles() if mapped_files is None else mapped_files
     for path in weights.files:
         if path.suffix == ".safetensors":
-            listed = read_header(path, files[path])
+            file_tensors = read_header(path, files[path])
         else:
             refuse_placeholder(path)
-            listed = read_torch(path)
-        for tensor in listed:
+            file_tensors = read_torch(path)
+        for tensor in file_tensors:
             if weights.shards.get(tensor.name, path.name) == path.name:
                 tensors[tensor.name] = tensor
     for name, shard in weights.shards.items():
@@ -91,31 +91,32 @@ class MappedFiles(dict[Path, mmap.mmap]):
         return self[path]
 
 
-def mapped(stored: StoredTensor) -> np.ndarray:
-    """Return the numbers of a tensor, memory-mapped. bfloat16 becomes float32.
+def map_tensor(stored: StoredTensor) -> np.ndarray:
+    """Return the numbers of a tensor, memory-mapped; bfloat16 is converted to float32.
 
     Raises ModelError if the file is too short, or NumPy has no such dtype.
     """
-    array = bits(stored, MappedFiles())
+    array = map_bits(stored, MappedFiles())
     return float32_of(array) if stored.dtype == "BF16" else array
 
 
-def bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
-    """Return the numbers of a tensor like `mapped`, but bfloat16 as its bits.
+def map_bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
+    """Return the numbers of a tensor, memory-mapped; bfloat16 as uint16, its bits.
 
-    Numbers in old torch files may be unaligned: callers that need alignment must copy them.
+    Numbers in old torch files may be unaligned: callers that need alignment must copy them. Raises
+    ModelError if the file is too short, or NumPy has no such dtype.
     """
     import numpy as np
 
     code = NUMPY_OF.get(stored.dtype)
     if code is None:
         raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")
-    kind = np.dtype(code)
+    dtype = np.dtype(code)
     if not stored.numbers:
-        return np.zeros(stored.shape, kind)
-    steps = stored.strides and [step * kind.itemsize for step in stored.strides]
+        return np.zeros(stored.shape, dtype)
+    byte_strides = stored.strides and [stride * dtype.itemsize for stride in stored.strides]
     try:
-        return np.ndarray(stored.shape, kind, files[stored.file], stored.start, steps)
+        return np.ndarray(stored.shape, dtype, files[stored.file], stored.start, byte_strides)
     except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
         if out_of_memory(failed):
             raise
@@ -146,19 +147,19 @@ CONVERT = """download it again, or convert it where TensorFlow and "transformers
     --config bert_config.json --pytorch_dump_output pytorch_model.bin"""
 
 
-def read_index(index: Path) -> list[StoredTensor]:
+def read_tensorflow_index(index: Path) -> list[StoredTensor]:
     """Return the variables of a checkpoint from its .index file.
 
     Raises ModelError if it is broken.
     """
     try:
-        entries = dict(_entries(read_bytes(index, hint=CONVERT) or b""))
+        entries = dict(_table_entries(read_bytes(index, hint=CONVERT) or b""))
         header = fields(entries.pop(b"", b""))
-        shards = number(header, 1)
+        shard_count = number(header, 1)
         if number(header, 2):
             raise ValueError("big-endian numbers")
         variables = [
-            _variable(index, shards, name.decode(), fields(entry))
+            _variable(index, shard_count, name.decode(), fields(entry))
             for name, entry in entries.items()
         ]
     except (ValueError, LookupError, TypeError) as error:
@@ -170,18 +171,23 @@ def read_index(index: Path) -> list[StoredTensor]:
     return variables
 
 
-def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTensor:
-    sizes = [fields(size) for shape in messages(entry, 2) for size in messages(fields(shape), 2)]
+def _variable(index: Path, shard_count: int, name: str, entry: Fields) -> StoredTensor:
+    """Return the variable that an entry of the index describes (BundleEntryProto)."""
+    sizes: list[Fields] = []
+    for shape_message in messages(entry, 2):
+        sizes += map(fields, messages(fields(shape_message), 2))
     shape = tuple(number(size, 1) for size in sizes)
-    shard, offset, nbytes = (number(entry, key) for key in (3, 4, 5))
-    file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shards:05}")
-    kind = number(entry, 1)
-    dtype = DTYPES.get(kind)
+    shard = number(entry, 3)
+    offset = number(entry, 4)
+    nbytes = number(entry, 5)
+    file = index.with_name(f"{index.stem}.data-{shard:05}-of-{shard_count:05}")
+    type_number = number(entry, 1)
+    dtype = DTYPES.get(type_number)
     if dtype is None or 7 in entry:  # an integer, a string, or a sliced variable
-        return StoredTensor(name, f"TensorFlow type {kind}", shape, nbytes, file, offset)
+        return StoredTensor(name, f"TensorFlow type {type_number}", shape, nbytes, file, offset)
     if prod(shape) * BYTES[dtype] != nbytes:
         raise ValueError("the size is not that of the shape")
-    if len(shape) == 2 and name.endswith("/kernel"):  # transposed, compared with the model
+    if len(shape) == 2 and name.endswith("/kernel"):  # the transpose of the model's weight
         return StoredTensor(name, dtype, shape[::-1], nbytes, file, offset, (1, shape[1]))
     return StoredTensor(name, dtype, shape, nbytes, file, offset)
 
@@ -189,39 +195,40 @@ def _variable(index: Path, shards: int, name: str, entry: Fields) -> StoredTenso
 # --- the table ---
 
 
-def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _table_entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a table. Raises ValueError if it is broken or compressed."""
     if len(table) < FOOTER or table[-8:] != MAGIC:
         raise ValueError("no footer")
-    _, _, at = _handle(table, len(table) - FOOTER)  # of an unused block
-    start, size, _ = _handle(table, at)
-    for _, handle in _block(table, start, size):
-        start, size, _ = _handle(handle, 0)
-        yield from _block(table, start, size)
+    _, _, offset = _read_handle(table, len(table) - FOOTER)  # the handle of an unused block
+    start, size, _ = _read_handle(table, offset)
+    for _, handle in _block_entries(table, start, size):
+        start, size, _ = _read_handle(handle, 0)
+        yield from _block_entries(table, start, size)
 
 
-def _block(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a block.
+def _block_entries(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a block.
 
     Each key stores how many of its first bytes it shares with the previous key.
     """
     if table[start + size]:
         raise ValueError("a compressed block")
-    restarts = int.from_bytes(table[start + size - 4 : start + size], "little")
-    at = start
-    end = start + size - 4 - 4 * restarts
+    restart_count = int.from_bytes(table[start + size - 4 : start + size], "little")
+    offset = start
+    end = start + size - 4 - 4 * restart_count
     key = b""
-    while at < end:
-        shared, at = varint(table, at)
-        own, at = varint(table, at)
-        length, at = varint(table, at)
-        key = key[:shared] + table[at : at + own]
-        at += own
-        yield key, table[at : at + length]
-        at += length
+    while offset < end:
+        shared_length, offset = varint(table, offset)
+        suffix_length, offset = varint(table, offset)
+        value_length, offset = varint(table, offset)
+        key = key[:shared_length] + table[offset : offset + suffix_length]
+        offset += suffix_length
+        yield key, table[offset : offset + value_length]
+        offset += value_length
 
 
-def _handle(data: bytes, at: int) -> tuple[int, int, int]:
+def _read_handle(handles: bytes, offset: int) -> tuple[int, int, int]:
     """Return the start and the size of a block, and the offset after the handle."""
-    start, at = varint(data, at)
-    size, at = varint(data, at)
-    return start, size, at
+    start, offset = varint(handles, offset)
+    size, offset = varint(handles, offset)
+    return start, size, offset

@@ -213,7 +213,7 @@ def sequence_limit(folder: ModelFolder) -> int | None:
         rows = config.whole("max_position_embeddings", 1)  # of the model
         family = FAMILIES.get(config.text("model_type") or "")
         if rows is not None and family is not None:
-            first = family.structure(family.filled(config)).first_position
+            first = family.structure(family.with_defaults(config)).first_position
             config.whole("max_position_embeddings", first + 1)
             rows -= first
         limits.append(rows)

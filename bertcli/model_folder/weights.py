@@ -1,6 +1,6 @@
 """Compare the weights of a folder with an architecture, and map them. Does not import torch.
 
-    weights = read_weights(Path("bert-base-uncased"), "BertModel")
+    weights = read_weights(ModelFolder.open("bert-base-uncased"), "BertModel")
     weights.arrays["bert.pooler.dense.weight"].shape    # (768, 768)
 
 Tensors are compared under the canonical names of names.py, so files with old names work as well.
@@ -21,9 +21,9 @@ from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.formats.safetensors import StoredTensor
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.model_folder.names import HEADS, TIED, canonical, heads_in, ignored
-from bertcli.model_folder.shapes import Shape, expected
-from bertcli.model_folder.tensors import MappedFiles, as_float32, bits, read_tensors
+from bertcli.model_folder.names import HEADS, TIED, canonical_names, heads_in, is_ignored
+from bertcli.model_folder.shapes import Shape, expected_shapes
+from bertcli.model_folder.tensors import MappedFiles, as_float32, map_bits, read_tensors
 from bertcli.models.config import BertConfig
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class LoadReport:
         sources = dict(self.stored)
         tied = self.config.tie_word_embeddings
         for second, first in TIED.items():
-            for name, other in ((first, second), (second, first)):
-                if other in self.stored and (tied or name.endswith(".bias")):
-                    sources.setdefault(name, self.stored[other])
+            for name, twin in ((first, second), (second, first)):
+                if twin in self.stored and (tied or name.endswith(".bias")):
+                    sources.setdefault(name, self.stored[twin])
             if tied and first in sources:
                 sources[second] = sources[first]
         return {name: sources[name] for name in self.needed if name in sources}
@@ -77,15 +77,15 @@ class LoadReport:
     @cached_property
     def weights(self) -> dict[str, StoredTensor]:
         """The stored tensors that are weights."""
-        return {name: tensor for name, tensor in self.stored.items() if not ignored(name)}
+        return {name: tensor for name, tensor in self.stored.items() if not is_ignored(name)}
 
     @property
     def dtypes(self) -> Counter[str]:
         """The number of stored values of each dtype."""
-        numbers: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for tensor in self.weights.values():
-            numbers[tensor.dtype] += tensor.numbers
-        return numbers
+            counts[tensor.dtype] += tensor.numbers
+        return counts
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -126,16 +126,18 @@ class LoadReport:
     @property
     def misplaced(self) -> tuple[str, ...]:
         """Stored tensors of BERT or of a used head that this config does not have."""
-        foreign = tuple(HEADS[head] for head in self.unused)
-        kin = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
-        names = (name for name in self.spare if name.startswith(kin))
-        return tuple(self.stored[name].name for name in names if not name.startswith(foreign))
+        unused_prefixes = tuple(HEADS[head] for head in self.unused)
+        used_prefixes = (BASE, *(HEADS[head] for head in heads_in(self.needed)))
+        names = (name for name in self.spare if name.startswith(used_prefixes))
+        return tuple(
+            self.stored[name].name for name in names if not name.startswith(unused_prefixes)
+        )
 
     @property
     def unreadable(self) -> dict[str, str]:
         """Tensors that are not floating-point numbers: name -> dtype."""
-        used = self.used.values()
-        return {tensor.name: tensor.dtype for tensor in used if tensor.dtype not in FLOATS}
+        tensors = self.used.values()
+        return {tensor.name: tensor.dtype for tensor in tensors if tensor.dtype not in FLOATS}
 
     def with_fresh_head(self) -> LoadReport:
         """Return the report of a load with a fresh head.
@@ -143,8 +145,8 @@ class LoadReport:
         Missing or mismatched tensors of the head are initialised at random. Missing tensors of BERT
         itself are still reported as missing.
         """
-        heads = tuple(HEADS.values())
-        names = (name for name in (*self.missing, *self.mismatched) if name.startswith(heads))
+        prefixes = tuple(HEADS.values())
+        names = (name for name in (*self.missing, *self.mismatched) if name.startswith(prefixes))
         return replace(self, fresh=tuple(names))
 
     def refuse(self) -> None:
@@ -152,23 +154,23 @@ class LoadReport:
         faults = self.faults()
         if not faults:
             return
-        where = self.files[0] if len(self.files) == 1 else self.folder
+        location = self.files[0] if len(self.files) == 1 else self.folder
         hint = "config.json and the weights belong to different models, or one is incomplete"
         if heads_in(self.missing):
             hint = NO_HEAD
-        raise ModelError(f"{where}: {'; '.join(faults)}", hint)
+        raise ModelError(f"{location}: {'; '.join(faults)}", hint)
 
     def faults(self) -> list[str]:
         """Return the reasons why the files do not contain this model, one phrase each."""
         faults = []
         if self.missing:
             heads = ", ".join(self.heads) or "none"
-            needed = shortlist([*map(self._in_files, self.missing)])
-            named = self.config.family.their_class(self.model)
-            faults.append(f"{named} needs {needed}; available heads: {heads}")
+            needed = shortlist([*map(self._name_in_files, self.missing)])
+            their_class = self.config.family.their_class(self.model)
+            faults.append(f"{their_class} needs {needed}; available heads: {heads}")
         if self.mismatched:
             shapes = [
-                f"{self._in_files(name)} has shape {[*stored]} in the file and {[*needed]} by "
+                f"{self._name_in_files(name)} has shape {[*stored]} in the file and {[*needed]} by "
                 "the config"
                 for name, (stored, needed) in self.mismatched.items()
             ]
@@ -176,53 +178,68 @@ class LoadReport:
         if self.misplaced:
             faults.append(f"not part of this config: {shortlist(self.misplaced)}")
         if self.unreadable:
-            types = [f"{name} ({kind})" for name, kind in self.unreadable.items()]
-            faults.append(f"not floating-point numbers, as in quantised models: {shortlist(types)}")
+            tensors = [f"{name} ({dtype})" for name, dtype in self.unreadable.items()]
+            faults.append(
+                f"not floating-point numbers, as in quantised models: {shortlist(tensors)}"
+            )
         return faults
 
-    def _in_files(self, name: str) -> str:
+    def _name_in_files(self, name: str) -> str:
         """Return the name of a model tensor in files of this architecture."""
-        return self.config.family.theirs(name, self.model)
+        return self.config.family.their_name(name, self.model)
 
 
 def shortlist(names: Collection[str]) -> str:
     """Return the first three names, and the number of the others."""
-    others = len(names) - 3
-    return ", ".join([*names][:3]) + (f" and {others} more" if others > 0 else "")
+    listing = ", ".join([*names][:3])
+    if len(names) > 3:
+        return f"{listing} and {len(names) - 3} more"
+    return listing
 
 
 # --- comparison ---
 
 
-def compared(
+def compare_tensors(
     folder: ModelFolder,
     config: BertConfig,
-    model: str,
+    architecture: str,
     tensors: Iterable[StoredTensor],
     pooler: bool | None = None,
 ) -> LoadReport:
-    """Return a report that compares stored tensors with those of the class ``model``.
+    """Return a report that compares stored tensors with those of a class.
 
     ``pooler`` is for BertModel: by default it has one if there are weights for it.
     """
     stored: dict[str, StoredTensor] = {}
     twice = {}
     for tensor in tensors:
-        keys = canonical(tensor.name, config.family, model)
-        for place, key in enumerate(keys):
-            part = tensor.part(place, len(keys))
-            if (other := stored.setdefault(key, part)) is not part and not ignored(key):
-                twice[key] = other, part
-    if model != "BertModel":
+        names = canonical_names(tensor.name, config.family, architecture)
+        for index, name in enumerate(names):
+            slice_ = tensor.part(index, len(names))
+            if name not in stored:
+                stored[name] = slice_
+            elif not is_ignored(name):
+                twice[name] = (stored[name], slice_)
+    if architecture != "BertModel":
         pooler = True
     elif pooler is None:
         pooler = "pooler" in heads_in(stored)
-    base = BASE if model == "BertModel" else ""
-    needed = {base + key: shape for key, shape in expected(config, model, pooler).items()}
-    report = LoadReport(folder, model, config, pooler, needed, stored, twice)
-    kinds = {tensor.dtype for tensor in report.used.values()}
-    widest = "F64" if "F64" in kinds else kinds.pop() if len(kinds) == 1 else "F32"
-    return replace(report, dtype=FLOATS.get(widest, "float32"))
+    base = BASE if architecture == "BertModel" else ""
+    shapes = expected_shapes(config, architecture, pooler)
+    needed = {base + name: shape for name, shape in shapes.items()}
+    report = LoadReport(folder, architecture, config, pooler, needed, stored, twice)
+    return replace(report, dtype=_widest_dtype(report.used.values()))
+
+
+def _widest_dtype(tensors: Iterable[StoredTensor]) -> str:
+    """Return the dtype, in torch's spelling, that holds the numbers of all tensors."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if "F64" in dtypes:
+        return FLOATS["F64"]
+    if len(dtypes) == 1:
+        return FLOATS.get(dtypes.pop(), "float32")
+    return "float32"
 
 
 # --- numbers ---
@@ -233,7 +250,7 @@ class Weights:
     """The complete weights of a class."""
 
     config: BertConfig
-    kind: str
+    architecture: str  # name of the class
     # Canonical name, with `bert.` before BERT's own tensors -> numbers: float32, float16, or uint16
     # (the bits of bfloat16). A tied tensor is one array under both names.
     arrays: Mapping[str, np.ndarray]
@@ -241,29 +258,30 @@ class Weights:
 
 def report_on(
     folder: ModelFolder,
-    kind: str | None = None,
+    architecture: str | None = None,
     pooler: bool | None = None,
     labels: Sequence[str] = (),
 ) -> LoadReport:
     """Return a report that compares the tensors of a folder with a class, without reading numbers.
 
-    ``kind`` is the class, by default the first one in config.json. ``pooler`` is for BertModel: by
-    default it has one if there are weights for it. Raises ModelError if the files cannot be read at
-    all, or the config contradicts itself.
+    ``architecture`` is the class, by default the first one in config.json. ``pooler`` is for
+    BertModel: by default it has one if there are weights for it. ``labels`` replace those of the
+    config. Raises ModelError if the files cannot be read at all, or the config contradicts itself.
     """
     folder = folder.encoder
     config = folder.config
     if labels:
         config = config.with_labels(labels)
-    name = kind or next(iter(config.architectures), "BertModel")
+    if architecture is None:
+        architecture = next(iter(config.architectures), "BertModel")
     if pooler and not config.structure.pooler:
         title = config.family.title
         raise ModelError(f"{folder}: models of the family {title} have no pooler", "pool otherwise")
     mapped_files = MappedFiles()
     tensors = read_tensors(folder.require_weights(), mapped_files)
     try:
-        config.refuse_unbuildable(name)
-        report = compared(folder, config, name, tensors, pooler)
+        config.refuse_unbuildable(architecture)
+        report = compare_tensors(folder, config, architecture, tensors, pooler)
         report = replace(report, mapped_files=mapped_files)
     except ModelError as bad:  # that error does not name the file
         raise ModelError(f"{folder.config_file}: {bad.marked}", bad.marked_hint) from None
@@ -272,21 +290,31 @@ def report_on(
             f"{second.file}: {first.name} and {second.name} are the same tensor of the model"
         )
     # As in transformers, the numbers are checked: if they differ, the config's tie is ignored.
-    if name != "BertModel" and report.config.tie_word_embeddings:
-        import numpy as np
-
-        stored = report.stored
-        both = [(stored[a], stored[b]) for a, b in TIED.items() if {a, b} <= stored.keys()]
-        if any(
-            a.dtype != b.dtype or not np.array_equal(bits(a, mapped_files), bits(b, mapped_files))
-            for a, b in both
-        ):
-            untied = replace(report.config, tie_word_embeddings=False)
-            report = replace(report, config=untied)
+    tied = architecture != "BertModel" and report.config.tie_word_embeddings
+    if tied and not _tied_numbers_agree(report):
+        untied = replace(report.config, tie_word_embeddings=False)
+        report = replace(report, config=untied)
     return report
 
 
-def read_weights(folder: ModelFolder, kind: str, pooler: bool | None = None) -> Weights:
+def _tied_numbers_agree(report: LoadReport) -> bool:
+    """Return False if the files have a tied weight under both names, with different numbers."""
+    import numpy as np
+
+    stored = report.stored
+    for second, first in TIED.items():
+        if first not in stored or second not in stored:
+            continue
+        if stored[first].dtype != stored[second].dtype:
+            return False
+        first_bits = map_bits(stored[first], report.mapped_files)
+        second_bits = map_bits(stored[second], report.mapped_files)
+        if not np.array_equal(first_bits, second_bits):
+            return False
+    return True
+
+
+def read_weights(folder: ModelFolder, architecture: str, pooler: bool | None = None) -> Weights:
     """Return the memory-mapped weights of a class; arguments and errors as for `report_on`.
 
     Raises ModelError, with file and tensors, unless every tensor of the class is present in its
@@ -294,16 +322,15 @@ def read_weights(folder: ModelFolder, kind: str, pooler: bool | None = None) -> 
     """
     import numpy as np
 
-    report = report_on(folder, kind, pooler)
+    report = report_on(folder, architecture, pooler)
     report.refuse()
     arrays: dict[StoredTensor, np.ndarray] = {}
     for stored in report.used.values():
         if stored not in arrays:
-            array = bits(stored, report.mapped_files)
+            array = map_bits(stored, report.mapped_files)
             if stored.dtype == "F64":
                 arrays[stored] = as_float32(array, stored)
             else:
                 arrays[stored] = np.require(array, requirements=("C", "A"))
-    return Weights(
-        report.config, kind, {name: arrays[stored] for name, stored in report.used.items()}
-    )
+    arrays_by_name = {name: arrays[stored] for name, stored in report.used.items()}
+    return Weights(report.config, architecture, arrays_by_name)

@@ -273,7 +273,7 @@ _FIELD_READERS: Mapping[str, Any] = {
 
 def _keys_of_fields(family: Family) -> dict[str, str]:
     """Return field -> key of config.json in a family, for all fields that have a key."""
-    skipped = {*DERIVED_FIELDS, *family.lacks}
+    skipped = {*DERIVED_FIELDS, *family.absent_fields}
     return {
         entry.name: family.key(entry.name)
         for entry in fields(BertConfig)
@@ -287,8 +287,8 @@ def _values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
     for key in ("model_type", "architectures"):
         content.checked(key, CHECKS[key])
     family = family_of(raw, source)
-    raw = family.renewed(content)
-    settings = family.filled(JsonObject(raw, source))
+    raw = family.update_config(content)
+    settings = family.with_defaults(JsonObject(raw, source))
     structure = family.structure(settings)
     if structure.token_types:
         settings.whole("type_vocab_size", 1)

@@ -133,12 +133,12 @@ class BertWithHead(Network):
         super().__init__()
         constructor_pooler(True, options, type(self).__name__)
         parts = self.parts
-        head = config.structure.own_layer(parts)
+        head = config.structure.head_layer(parts)
         self.bert = BertModel(config, parts.pooler and head is None)
         self.means = head is not None and head.mean  # the mean of all tokens, not the first
         self.classifier_head: nn.Module | None = None
         if head:
-            before = _head_dropout(config, head.drop_first)
+            before = _head_dropout(config, head.first_dropout)
             self.classifier_head = HeadLayer(
                 config,
                 config.hidden_size,
@@ -167,7 +167,7 @@ class BertWithHead(Network):
         self, config: BertConfig, head: TextHead | None
     ) -> Callable[[Tensor], Tensor]:
         """Return the dropout before the scores; `head` describes the layer before, if any."""
-        if not self.parts.own:
+        if not self.parts.layer_field:
             return unchanged
         return _head_dropout(config, head and head.dropout)
 

@@ -189,11 +189,11 @@ class DisentangledDistance(nn.Module, Distance):
 
     def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Scale queries down, because their scores are one term of several."""
-        return q / math.sqrt(self.terms.parts), k
+        return q / math.sqrt(self.terms.score_count), k
 
     def forward(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
         """Return the scores of queries and keys with their distance, [..., H, Lq, Lk]."""
-        if self.terms.parts == 1:
+        if self.terms.score_count == 1:
             return None
         longest = self.terms.longest
         distances = _token_distances(q, k, first).clamp(-2 * longest, 2 * longest)
@@ -204,7 +204,7 @@ class DisentangledDistance(nn.Module, Distance):
             total = total + self._scores(q, "key", vectors, rows)
         if self.terms.distance_to_word:
             total = total + self._scores(k, "query", vectors, rows.T).transpose(-1, -2)
-        return total / math.sqrt(self.head_size * self.terms.parts)
+        return total / math.sqrt(self.head_size * self.terms.score_count)
 
     def _scores(self, x: Tensor, name: str, vectors: Tensor, rows: Tensor) -> Tensor:
         """Return the scores of x [..., H, L, D] with keys or queries (`name`) of the vectors.

@@ -147,8 +147,8 @@ class Head:
                 raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
             reading = Reading(token=mask)
         else:
-            own_layer = config.structure.own_layer(HEAD_PARTS[architecture])
-            mean = own_layer is not None and own_layer.mean
+            layer = config.structure.head_layer(HEAD_PARTS[architecture])
+            mean = layer is not None and layer.mean
             reading = Reading(first=head.of_whole_texts and not mean, mean=mean)
         spec = ModelSpec(folder, settings, architecture, reading)
         prompt = default_prompt(place) if architecture == CLASSIFIER else ""

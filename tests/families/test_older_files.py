@@ -8,7 +8,7 @@ from model_reference import close
 from safetensors.torch import load_file, save_file
 
 from bertcli.errors import ModelError
-from bertcli.families.modernbert import KINDS
+from bertcli.families.modernbert import ROTARY_BASES
 from bertcli.families.structure import Rotary
 from bertcli.model_folder.load import load, save
 from bertcli.models.config import BertConfig
@@ -78,7 +78,7 @@ def test_the_files_of_alibaba(tmp_path):
 @pytest.mark.parametrize("base", [200.0, None])
 def test_no_base_for_windows_of_modernbert_is_that_of_all(tmp_path, base):
     """As in transformers 4; 5.23 builds no such model."""
-    rope = {kind: {"rope_theta": base or 160_000.0} for kind in KINDS}
+    rope = {kind: {"rope_theta": base or 160_000.0} for kind in ROTARY_BASES}
     theirs, said = saved("modernbert", "ModernBertModel", tmp_path, rope_parameters=rope)
     del said["rope_parameters"]
     said |= {"local_rope_theta": None} | ({"global_rope_theta": base} if base else {})

@@ -42,7 +42,7 @@ def test_code_knows_no_family(package):
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
 def test_a_page_speaks_of_classes_that_there_are(family):
     ours = set(family.classes.values())
-    assert ours <= {*ARCHITECTURES} and {*family.heads} <= ours
+    assert ours <= {*ARCHITECTURES} and {*family.head_tensors} <= ours
     assert all(family.our_class(family.their_class(name)) == name for name in ours)
     for theirs, mine in family.tensors:
         for part in (mine,) if isinstance(mine, str) else mine:
@@ -52,5 +52,5 @@ def test_a_page_speaks_of_classes_that_there_are(family):
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
 def test_an_unknown_part_of_an_encoder_stays_one(family):
     """It is refused as a tensor that the config does not have, and not passed over as a head's."""
-    assert family.ours(f"{family.base}.memory.weight") == ("bert.memory.weight",)
-    assert family.ours("memory.weight") == ("memory.weight",)
+    assert family.our_names(f"{family.base}.memory.weight") == ("bert.memory.weight",)
+    assert family.our_names("memory.weight") == ("memory.weight",)

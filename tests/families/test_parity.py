@@ -162,9 +162,9 @@ def test_shapes_are_told_without_the_model(row, name):
         config, kind = ours.config, type(ours).__name__
         found = {key: tuple(one.shape) for key, one in ours.state_dict().items()}
         pooler = any("pooler." in key for key in found)
-        assert shapes.expected(config, kind, pooler) == found
+        assert shapes.expected_shapes(config, kind, pooler) == found
         numbers = sum(one.numel() for one in theirs.parameters())
-        assert shapes.parameters(config, kind, pooler=pooler) == numbers
+        assert shapes.parameter_count(config, kind, pooler=pooler) == numbers
 
 
 DECODERS = [

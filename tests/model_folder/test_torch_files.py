@@ -18,7 +18,7 @@ from front import (
 
 from bertcli.formats import torch_save
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.model_folder.tensors import MappedFiles, bits, read_tensors
+from bertcli.model_folder.tensors import MappedFiles, map_bits, read_tensors
 
 NAME = "pytorch_model.bin"
 
@@ -42,7 +42,7 @@ def folder(tmp_path):
 def weights_in(folder):
     """Read every tensor of a folder; of bfloat16 the bits."""
     files = MappedFiles()
-    return {one.name: bits(one, files) for one in read_tensors(ModelFolder(folder).weights)}
+    return {one.name: map_bits(one, files) for one in read_tensors(ModelFolder(folder).weights)}
 
 
 def zipped(path, raw, *more, compression=zipfile.ZIP_STORED):

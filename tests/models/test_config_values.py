@@ -16,7 +16,7 @@ from front import (
 )
 
 from bertcli.errors import ModelError
-from bertcli.families.family import CHECKS, SIZES
+from bertcli.families.family import CHECKS, SIZE_KEYS
 from bertcli.models.bert import BertModel
 from bertcli.models.config import DERIVED_FIELDS, EXTRA_SIZE_KEYS, BertConfig
 
@@ -126,7 +126,9 @@ def test_a_name_that_torch_has_itself_is_refused():
         BertModel(BertConfig.from_dict({"extra_embeddings": {"keys": 3}}))
 
 
-@pytest.mark.parametrize("key", [name for name in FIELDS if name not in (*SIZES, "pad_token_id")])
+@pytest.mark.parametrize(
+    "key", [name for name in FIELDS if name not in (*SIZE_KEYS, "pad_token_id")]
+)
 def test_null_is_the_default(key):
     assert BertConfig.from_dict({key: None}) == BertConfig()
 

@@ -43,12 +43,12 @@ def test_names_and_shapes_are_those_of_the_module(name, variant):
     config = BertConfig.from_dict(SMALL | VARIANTS[variant])
     model = built(config, name)
     found = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    ours = shapes.expected(config, name)
+    ours = shapes.expected_shapes(config, name)
     assert ours == found
     numbers = sum(p.numel() for p in model.parameters())  # torch counts a tied weight once
-    assert shapes.parameters(config, name) == numbers
+    assert shapes.parameter_count(config, name) == numbers
     without = sum(p.numel() for key, p in model.named_parameters() if "pooler." not in key)
-    assert shapes.parameters(config, name, pooler=False) == without
+    assert shapes.parameter_count(config, name, pooler=False) == without
     state = model.state_dict(keep_vars=True)
-    for second, first in shapes.tied(config, name).items():
+    for second, first in shapes.tied_names(config, name).items():
         assert state[second] is state[first]

@@ -186,8 +186,8 @@ def our_model(theirs: torch.nn.Module) -> torch.nn.Module:
     base = "" if isinstance(model, BertWithHead) else BASE
     state = {}
     for key, weight in theirs.state_dict().items():
-        parts = config.family.ours(key, kind)
-        assert {config.family.theirs(part, kind) for part in parts} == {key}
+        parts = config.family.our_names(key, kind)
+        assert {config.family.their_name(part, kind) for part in parts} == {key}
         state |= zip(parts, weight.chunk(len(parts)), strict=True)
     model.load_state_dict({key.removeprefix(base): one for key, one in state.items()}, strict=True)
     return model.eval()
