@@ -139,6 +139,9 @@ class ModelReport:
         sentence = self.sentence
         weights = self.weights
         sizes = {path.name: path.stat().st_size for path in weights.files}
+        modules = [
+            {"kind": module.class_name, "path": module.path} for module in sentence.of_texts
+        ]
         return {
             "model": folder.name,
             "path": str(folder.path),
@@ -154,8 +157,7 @@ class ModelReport:
             },
             **behind,
             "tokenizer": self.tokenizer,
-            "sentence": asdict(sentence)
-            | {"of_texts": [module._asdict() for module in sentence.of_texts]},
+            "sentence": asdict(sentence) | {"of_texts": modules},
             "warnings": self.warnings,
         }
 
