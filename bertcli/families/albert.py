@@ -21,7 +21,7 @@ def structure(values: JsonObject) -> Structure:
     return Structure(
         embedding_size=values.needed("embedding_size", whole_number(1)),
         layer_groups=tuple(int(layer / (count / groups)) for layer in range(count)),
-        dropouts=Dropouts(feed_forward=0.0),
+        dropouts=Dropouts(fed=0.0),
     )
 
 

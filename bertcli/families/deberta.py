@@ -43,7 +43,7 @@ def structure(values: JsonObject) -> Structure:
     head = TextHead(
         pooler=False,
         activation=values.needed("pooler_hidden_act", TEXT),
-        first_dropout=values.needed("pooler_dropout", PROBABILITY),
+        drop_first=values.needed("pooler_dropout", PROBABILITY),
         dropout=scores_dropout,
     )
     return Structure(

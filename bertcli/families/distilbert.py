@@ -19,7 +19,7 @@ def structure(values: JsonObject) -> Structure:
     return Structure(
         token_types=False,
         pooler=False,
-        dropouts=Dropouts(attention_output=0.0),
+        dropouts=Dropouts(attended=0.0),
         word_head=WordHead(bias_twice=False),
         text_head=head,
         choice_head=head,

@@ -20,7 +20,7 @@ def structure(values: JsonObject) -> Structure:
         embedding_size=width if width != values["hidden_size"] else None,
         pooler=False,
         word_head=WordHead(activation="gelu", bias_twice=False),
-        text_head=TextHead(pooler=False, activation="gelu", first_dropout=None),
+        text_head=TextHead(pooler=False, activation="gelu", drop_first=None),
         choice_head=TextHead(
             pooler=False,
             activation=values.text("summary_activation") or "linear",

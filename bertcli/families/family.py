@@ -196,7 +196,7 @@ def refuse_variants(values: JsonObject, supported: Mapping[str, Any]) -> None:
 # The heads of RoBERTa, shared by other families.
 LIKE_ROBERTA = Structure(
     word_head=WordHead(activation="gelu"),
-    text_head=TextHead(pooler=False, first_dropout=None),
+    text_head=TextHead(pooler=False, drop_first=None),
 )
 
 # --- shared by pages with rotary positions ---

@@ -49,9 +49,9 @@ def structure(values: JsonObject) -> Structure:
     word_head = WordHead(activation, dense_bias=head_bias, bias=decoder_bias, bias_twice=False)
     dropouts = Dropouts(
         embeddings=embedding_dropout,
-        attention_output=attention_dropout,
+        attended=attention_dropout,
         gated=mlp_dropout,
-        feed_forward=0.0,
+        fed=0.0,
     )
     return Structure(
         absolute_positions=False,

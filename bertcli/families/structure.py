@@ -51,9 +51,9 @@ class Dropouts(NamedTuple):
     """Dropout rates in training. None means the config's `hidden_dropout_prob`."""
 
     embeddings: float | None = None
-    attention_output: float | None = None  # after the output projection of attention
+    attended: float | None = None  # after the output projection of attention
     gated: float = 0.0  # before the output projection of a gated feed-forward block
-    feed_forward: float | None = None  # after a feed-forward block
+    fed: float | None = None  # after a feed-forward block
 
 
 class TextHead(NamedTuple):
@@ -66,7 +66,7 @@ class TextHead(NamedTuple):
 
     pooler: bool = True  # use the model's pooler instead of layers in the head
     activation: str = "tanh"
-    first_dropout: float | None = 0.0  # dropout before the dense layer; None: the config's
+    drop_first: float | None = 0.0  # dropout before the dense layer; None: the config's
     norm: bool = False  # layer norm after the activation
     bias: bool = True
     mean: bool = False  # use the mean of all tokens instead of the first
@@ -109,7 +109,11 @@ HEAD_PARTS: Mapping[str, HeadParts] = {
 
 
 class Structure(NamedTuple):
-    """How an encoder differs from BERT. Layers are counted from 0."""
+    """How an encoder differs from BERT. Layers are counted from 0.
+
+    The identity of a run contains the `repr` of this record: a renamed field, also in the records
+    above, would keep an interrupted run from being resumed.
+    """
 
     # --- embeddings ---
     embedding_size: int | None = None  # size of the tables, if projected to hidden_size

@@ -208,9 +208,7 @@ class BertSelfOutput(Residual):
     def __init__(self, config: BertConfig, heads: int | None = None) -> None:
         structure = config.structure
         width = (config.num_attention_heads if heads is None else heads) * config.head_size
-        super().__init__(
-            config, width, structure.attention_bias, structure.dropouts.attention_output
-        )
+        super().__init__(config, width, structure.attention_bias, structure.dropouts.attended)
 
 
 class BertAttention(nn.Module):
@@ -264,7 +262,7 @@ class BertOutput(Residual):
     def __init__(self, config: BertConfig) -> None:
         structure = config.structure
         bias = structure.feed_forward_bias[1]
-        super().__init__(config, config.intermediate_size, bias, structure.dropouts.feed_forward)
+        super().__init__(config, config.intermediate_size, bias, structure.dropouts.fed)
 
 
 class BertLayer(nn.Module):

@@ -138,7 +138,7 @@ class BertWithHead(Network):
         self.means = head is not None and head.mean  # the mean of all tokens, not the first
         self.classifier_head: nn.Module | None = None
         if head:
-            before = _head_dropout(config, head.first_dropout)
+            before = _head_dropout(config, head.drop_first)
             self.classifier_head = HeadLayer(
                 config,
                 config.hidden_size,
