@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
 from bertcli.errors import ModelError, on_command_line, option
@@ -34,7 +34,7 @@ from bertcli.model_folder.weights import LoadReport, compare_tensors, report_on,
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-NAMELESS = ("none", "openvino")  # formats without named tensors
+FORMATS_WITHOUT_TENSORS = ("none", "openvino")  # formats without named tensors
 FORMAT_WARNINGS = {
     "none": "no weights in this folder: it can only tokenize",
     "pytorch": "pytorch_model.bin instead of safetensors: slower to load, and a pickle",
@@ -42,7 +42,7 @@ FORMAT_WARNINGS = {
     "openvino": "an exported graph instead of weights: only embed and the like can run it",
 }
 LICENCES = ("license", "licence", "copying")  # prefixes of file names, lower case
-PROJECTION = "linear.weight"  # the projection of token vectors in ColBERT's own folders
+COLBERT_PROJECTION = "linear.weight"  # the projection of token vectors in ColBERT's own folders
 
 
 def tokenizer_details(tokenizer: Tokenizer, folder: ModelFolder) -> dict[str, Any]:
@@ -50,10 +50,13 @@ def tokenizer_details(tokenizer: Tokenizer, folder: ModelFolder) -> dict[str, An
 
     ``lower_case`` is None if unknown; ``types_of_pairs`` is the highest token type of a text pair.
     """
-    core, vocabulary = tokenizer.core, tokenizer.core.get_vocab()
+    core = tokenizer.core
+    vocabulary = core.get_vocab()
     file = folder.encoder.tokenizer_files[0]
     added = {token.content: index for index, token in core.get_added_tokens_decoder().items()}
-    lower = getattr(core.normalizer, "lowercase", None)
+    lower_case = getattr(core.normalizer, "lowercase", None)
+    if lower_case is None:
+        lower_case = folder.tokenizer_settings.switch("do_lower_case")
     return {
         "file": file.name,
         "sha256": sha256(file),
@@ -64,7 +67,7 @@ def tokenizer_details(tokenizer: Tokenizer, folder: ModelFolder) -> dict[str, An
         "added_tokens": added,
         "roles": tokenizer.roles,
         "special_tokens": tokenizer.special_ids(),
-        "lower_case": folder.tokenizer_settings.switch("do_lower_case") if lower is None else lower,
+        "lower_case": lower_case,
         "strip_accents": getattr(core.normalizer, "strip_accents", None),
         "limit": tokenizer.limit,
         "types_of_pairs": max(core.encode("a", "b").type_ids, default=0),
@@ -87,7 +90,7 @@ def read_tokenizer(folder: ModelFolder) -> tuple[dict[str, Any] | None, list[str
 
 @dataclass(frozen=True, kw_only=True)
 class ModelReport:
-    """The part of the report of `bertcli inspect` that all models have."""
+    """What the report of `bertcli inspect` has for all models."""
 
     folder: ModelFolder
     weights: WeightFiles
@@ -119,35 +122,38 @@ class ModelReport:
         elif self.weights.format in FORMAT_WARNINGS:
             yield FORMAT_WARNINGS[self.weights.format]
         if self.tokenizer:
-            tokens = self.tokenizer["vocabulary_size"]
-            largest = self.tokenizer["largest_id"]
-            rows = f"{self.tokens:,} word embeddings"
-            if largest >= self.tokens:
-                only = f"this model can only tokenize (ids go up to {largest:,})"
-                yield f"{tokens:,} tokens, but only {rows}: {only}"
-            elif tokens < self.tokens:
-                yield f"{tokens:,} tokens for {rows}: the last ones are never used"
+            vocabulary_size = self.tokenizer["vocabulary_size"]
+            largest_id = self.tokenizer["largest_id"]
+            embeddings = f"{self.tokens:,} word embeddings"
+            if largest_id >= self.tokens:
+                yield (
+                    f"{vocabulary_size:,} tokens, but only {embeddings}: "
+                    f"this model can only tokenize (ids go up to {largest_id:,})"
+                )
+            elif vocabulary_size < self.tokens:
+                yield f"{vocabulary_size:,} tokens for {embeddings}: the last ones are never used"
 
-    def _json(
-        self, first: Mapping[str, Any], dtypes: Mapping[str, int], **behind: Any
+    def _common_json(
+        self,
+        before_weights: Mapping[str, Any],
+        dtypes: Mapping[str, int],
+        after_weights: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the report as JSON values.
+        """Return what all reports have, as JSON values, with additions before and after weights.
 
-        The fields ``first`` come before the weights, the fields ``behind`` after them.
+        ``dtypes`` are the numbers of stored values of each dtype.
         """
         folder = self.folder
         sentence = self.sentence
         weights = self.weights
         sizes = {path.name: path.stat().st_size for path in weights.files}
-        modules = [
-            {"kind": module.class_name, "path": module.path} for module in sentence.of_texts
-        ]
+        modules = [{"kind": module.class_name, "path": module.path} for module in sentence.of_texts]
         return {
             "model": folder.name,
             "path": str(folder.path),
             "source": folder.source,
             "revision": folder.revision,
-            **first,
+            **before_weights,
             "weights": {
                 "format": weights.format,
                 "files": sizes,
@@ -155,7 +161,7 @@ class ModelReport:
                 "dtypes": dtypes,
                 "tensors": len(self.tensors) or None,
             },
-            **behind,
+            **after_weights,
             "tokenizer": self.tokenizer,
             "sentence": asdict(sentence) | {"of_texts": modules},
             "warnings": self.warnings,
@@ -178,23 +184,41 @@ class Node:
     times: int = 1
 
 
-def _node(name: str, tensors: Mapping[str, tuple[tuple[int, ...], int]]) -> Node:
-    """Return the node of a submodule with these tensors: name -> (shape, parameter count)."""
-    parts: dict[str, dict[str, tuple[tuple[int, ...], int]]] = {}
-    for key, tensor in tensors.items():
-        part, _, inner = key.partition(".")
-        parts.setdefault(part if inner else "", {})[inner or key] = tensor
-    own = {key: shape for key, (shape, _) in parts.pop("", {}).items()}
+ShapeAndCount: TypeAlias = tuple[tuple[int, ...], int]  # of a tensor: shape and parameter count
+
+
+def _node(name: str, tensors: Mapping[str, ShapeAndCount]) -> Node:
+    """Return the node of a submodule with these tensors, whose names start below it."""
+    own_shapes = {}
+    child_tensors: dict[str, dict[str, ShapeAndCount]] = {}
+    for tensor_name, (shape, count) in tensors.items():
+        child_name, _, name_in_child = tensor_name.partition(".")
+        if name_in_child:
+            child_tensors.setdefault(child_name, {})[name_in_child] = (shape, count)
+        else:
+            own_shapes[tensor_name] = shape
     children: list[Node] = []
-    for child in (_node(part, inside) for part, inside in parts.items()):
-        first = children[-1] if children else Node("", {}, 0, ())
-        alike = (first.shapes, first.children) == (child.shapes, child.children)
-        if alike and child.name.isdecimal() and first.name[:1].isdecimal():
-            start = first.name.partition("-")[0]
-            children[-1] = replace(first, name=f"{start}-{child.name}", times=first.times + 1)
+    for child_name, inner_tensors in child_tensors.items():
+        child = _node(child_name, inner_tensors)
+        if children and _are_equal_layers(children[-1], child):
+            children[-1] = _with_one_more(children[-1], child.name)
         else:
             children.append(child)
-    return Node(name, own, sum(count for _, count in tensors.values()), tuple(children))
+    total = sum(count for _, count in tensors.values())
+    return Node(name, own_shapes, total, tuple(children))
+
+
+def _are_equal_layers(previous: Node, child: Node) -> bool:
+    """Return True for neighbours that are named by numbers and have equal tensors."""
+    if not (child.name.isdecimal() and previous.name[:1].isdecimal()):
+        return False
+    return (previous.shapes, previous.children) == (child.shapes, child.children)
+
+
+def _with_one_more(node: Node, last_name: str) -> Node:
+    """Return a node that stands for one more equal submodule: "0" or "0-3" becomes "0-4"."""
+    first_name = node.name.partition("-")[0]
+    return replace(node, name=f"{first_name}-{last_name}", times=node.times + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,23 +247,23 @@ class FolderReport(ModelReport):
         }
         family = self.config.family
         declared = [*map(family.their_class, self.config.architectures)]
-        first = {
+        model = {
             "family": family.title,
             "architecture": {"name": self.architecture, "declared": declared},
             "parameters": self.parameters,
         }
         return {
-            **self._json(first, comparison.dtypes, fit=fit),
+            **self._common_json(model, comparison.dtypes, {"fit": fit}),
             "config": self.config.to_dict(),
             "tensors": self.tensor_rows if self.weights.files else None,
         }
 
     def concerns(self) -> Iterator[str]:
         """Yield warnings about the config, the weights and the sentence modules."""
-        config, comparison, title = self.config, self.comparison, self.config.family.title
+        config = self.config
         if config.architectures and config.architectures[0] not in (*HEAD_PARTS, COLBERT):
             name = config.architectures[0]
-            yield f"the architecture {name} is unknown: only its {title} can be used"
+            yield f"the architecture {name} is unknown: only its {config.family.title} can be used"
         try:
             config.refuse_unbuildable(self.architecture)
         except ModelError as bad:
@@ -250,28 +274,37 @@ class FolderReport(ModelReport):
         if self.tokenizer and not config.takes_types(self.tokenizer["types_of_pairs"]):
             yield f"type_vocab_size is {config.type_vocab_size}: text pairs cannot be encoded"
         yield from super().concerns()
-        if self.weights.format not in NAMELESS:
-            if not comparison.pooler and config.structure.pooler:
-                yield "no pooler weights: pooler output is not available"
-            yield from comparison.faults()
-            own = PROJECTION if COLBERT in config.architectures else ""
-            stored = comparison.stored
-            told = {*comparison.misplaced}
-            spare = (name for name in comparison.spare if name != own)
-            if unused := [name for name in spare if stored[name].name not in told]:
-                named = config.family.their_class(self.architecture)
-                yield f"in the file, but no part of {named}: {shortlist(unused)}"
-            if comparison.twice:
-                yield f"stored under two names: {shortlist(comparison.twice)}"
-        needed = option_for(self.folder)
-        if needed:
-            yield f"the model makes no vector of a text: embed requires {needed}"
-        for name in () if needed else self.sentence.unknown:
-            yield f"sentence module {name} is unknown: embed requires {option('pooling')}"
+        if self.weights.format not in FORMATS_WITHOUT_TENSORS:
+            yield from self._weight_concerns()
+        if required_option := option_for(self.folder):
+            yield f"the model makes no vector of a text: embed requires {required_option}"
+        else:
+            for name in self.sentence.unknown:
+                yield f"sentence module {name} is unknown: embed requires {option('pooling')}"
         limit = self.sentence.max_length
-        fits = config.most_tokens
-        if limit is not None and limit > fits:
-            yield f"max_seq_length is {limit}, but the model has {fits} positions"
+        position_count = config.most_tokens
+        if limit is not None and limit > position_count:
+            yield f"max_seq_length is {limit}, but the model has {position_count} positions"
+
+    def _weight_concerns(self) -> Iterator[str]:
+        """Yield warnings about tensors that are missing, unused, misplaced or stored twice."""
+        config = self.config
+        comparison = self.comparison
+        if not comparison.pooler and config.structure.pooler:
+            yield "no pooler weights: pooler output is not available"
+        yield from comparison.faults()
+        used_elsewhere = COLBERT_PROJECTION if COLBERT in config.architectures else ""
+        in_faults = {*comparison.misplaced}
+        unused = [
+            name
+            for name in comparison.spare
+            if name != used_elsewhere and comparison.stored[name].name not in in_faults
+        ]
+        if unused:
+            their_class = config.family.their_class(self.architecture)
+            yield f"in the file, but no part of {their_class}: {shortlist(unused)}"
+        if comparison.twice:
+            yield f"stored under two names: {shortlist(comparison.twice)}"
 
     def tree(self) -> Node:
         """Return the tree of submodules of the model."""
@@ -285,34 +318,25 @@ class FolderReport(ModelReport):
 
 def inspect_folder(folder: ModelFolder) -> FolderReport:
     """Return the report on a folder. Raises ModelError if it is not BERT or a file is broken."""
-    place = folder.encoder
+    encoder = folder.encoder
     config = folder.config
-    architecture = config.architectures[0] if config.architectures else "BertModel"
-    if architecture not in HEAD_PARTS:
-        architecture = "BertModel"
-    weights = place.weights
-    listed = weights.format not in NAMELESS
-    tensors = read_tensors(weights) if listed else []
+    weights = encoder.weights
+    tensors = []
+    if weights.format not in FORMATS_WITHOUT_TENSORS:
+        tensors = read_tensors(weights)
     sentence = read_sentence(folder, pooling="none")
     try:
-        comparison = compare_tensors(place, config, architecture, tensors, None if listed else True)
-        if not listed:  # the tensors are unknown, so none can be missing
-            comparison = replace(comparison, needed={})
-        elif comparison.missing and sentence.modules:
-            # Some sentence models declare the architecture they were trained from, but lack its
-            # head.
-            headless = compare_tensors(place, config, "BertModel", tensors)
-            comparison = comparison if headless.missing else headless
+        comparison = _comparison(encoder, tensors, is_sentence_model=bool(sentence.modules))
         counts = {
             "total": parameter_count(config, comparison.model, comparison.pooler),
             "without_pooler": parameter_count(config, "BertModel", False),
         }
     except ModelError as bad:
-        raise ModelError(f"{place.config_file}: {bad.marked}", bad.marked_hint) from None
-    tokenizer, warnings = read_tokenizer(place)
+        raise ModelError(f"{encoder.config_file}: {bad.marked}", bad.marked_hint) from None
+    tokenizer, warnings = read_tokenizer(encoder)
     report = FolderReport(
         folder=folder,
-        bert=place,
+        bert=encoder,
         config=config,
         comparison=comparison,
         weights=weights,
@@ -327,7 +351,30 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     return report
 
 
-def by(shape: Iterable[Any]) -> str:
+def _comparison(
+    encoder: ModelFolder, tensors: Sequence[StoredTensor], *, is_sentence_model: bool
+) -> LoadReport:
+    """Return the comparison of stored tensors with the architecture in config.json.
+
+    An unknown architecture is compared as a BertModel.
+    """
+    config = encoder.config
+    architecture = config.architectures[0] if config.architectures else "BertModel"
+    if architecture not in HEAD_PARTS:
+        architecture = "BertModel"
+    if encoder.weights.format in FORMATS_WITHOUT_TENSORS:  # none can be missing
+        comparison = compare_tensors(encoder, config, architecture, [], True)
+        return replace(comparison, needed={})
+    comparison = compare_tensors(encoder, config, architecture, tensors)
+    if comparison.missing and is_sentence_model:
+        # Some sentence models declare the architecture they were trained from, but lack its head.
+        headless = compare_tensors(encoder, config, "BertModel", tensors)
+        if not headless.missing:
+            return headless
+    return comparison
+
+
+def shape_text(shape: Iterable[Any]) -> str:
     """Return a shape as text, such as "2 x 3"; "a number" for an empty shape."""
     return " x ".join(map(str, shape)) or "a number"
 
@@ -347,21 +394,25 @@ class StaticReport(ModelReport):
         dtypes: Counter[str] = Counter()
         for tensor in self.tensors:
             dtypes[tensor.dtype] += tensor.numbers
-        first = {
+        model = {
             "architecture": {"name": STATIC, "declared": [], "library": self.sentence.static},
             "parameters": {"total": dtypes.total()},
             "table": {"tokens": self.tokens, "dimensions": self.width},
         }
-        return {**self._json(first, dtypes), "config": self.config, "tensors": self.tensor_rows}
+        return {
+            **self._common_json(model, dtypes, {}),
+            "config": self.config,
+            "tensors": self.tensor_rows,
+        }
 
 
 def inspect_static(folder: ModelFolder) -> StaticReport:
     """Return the report on a table of token vectors. Raises ModelError if it is broken."""
     from bertcli.engines.static_engine import read_table
 
-    inner = folder.encoder
-    weights = inner.require_weights()
-    table = read_table(inner)
+    table_folder = folder.encoder
+    weights = table_folder.require_weights()
+    table = read_table(table_folder)
     tokenizer, warnings = read_tokenizer(folder)
     report = StaticReport(
         folder=folder,
@@ -372,7 +423,7 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         tokenizer=tokenizer,
         warnings=warnings,
         sentence=read_sentence(folder),
-        config=dict(inner.json_object(CONFIGS[0])),
+        config=dict(table_folder.json_object(CONFIGS[0])),
     )
     report.warnings.extend(map(on_command_line, report.concerns()))
     return report
@@ -394,15 +445,15 @@ class ModelFacts(NamedTuple):
 def facts_of(folder: ModelFolder) -> ModelFacts:
     """Return the summary of a folder. An error is not raised, but reported as ``problem``."""
     names = sorted(os.listdir(folder.path))
-    facts = ModelFacts(license=next((n for n in names if n.lower().startswith(LICENCES)), ""))
+    licences = [name for name in names if name.lower().startswith(LICENCES)]
+    facts = ModelFacts(license=licences[0] if licences else "")
     try:
         if folder.is_static:
             table = inspect_static(folder)
             return facts._replace(family=STATIC, width=table.width, loads=True)
-        place = folder.encoder
-        config = place.config
+        config = folder.encoder.config
         facts = facts._replace(family=config.family.title, width=config.hidden_size)
-        report_on(place, "BertModel").refuse()
+        report_on(folder.encoder, "BertModel").refuse()
     except ModelError as bad:
         return facts._replace(problem=str(bad))
     return facts._replace(loads=True)
@@ -426,67 +477,76 @@ def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     """Yield the result of each check as soon as it is done."""
     if report.weights.format != "openvino":  # for an exported graph, only hashes are checked
         if isinstance(report, FolderReport):
-            yield _loads(report)
+            yield _check_tensors(report)
         from bertcli.model_folder.tensors import map_tensor
 
         arrays = ((stored.name, map_tensor(stored)) for stored in report.tensors)
-        yield _finite("every number is finite", arrays)
-    yield from _modules(report)
+        yield _check_finite("every number is finite", arrays)
+    yield from _check_modules(report)
     for path in report.weights.files:
-        yield _hash(report.folder, path)
+        yield hash_check(path, _published_hash(report.folder, path))
+    yield _check_tokenizer(report)
+
+
+def _check_tokenizer(report: ModelReport) -> VerifyCheck:
+    """Check that each token id has a word embedding."""
     what = "the tokenizer fits the word embeddings"
-    rows = report.tokens
     if report.tokenizer is None:
-        yield VerifyCheck(what, False, report.warnings[0])
-    else:
-        tokens = report.tokenizer["vocabulary_size"]
-        fits = report.tokenizer["largest_id"] < rows
-        yield VerifyCheck(what, fits, f"{tokens:,} tokens, {rows:,} embeddings")
+        return VerifyCheck(what, False, report.warnings[0])
+    vocabulary_size = report.tokenizer["vocabulary_size"]
+    fits = report.tokenizer["largest_id"] < report.tokens
+    return VerifyCheck(what, fits, f"{vocabulary_size:,} tokens, {report.tokens:,} embeddings")
 
 
-def _loads(report: FolderReport) -> VerifyCheck:
-    named = report.config.family.their_class(report.architecture)
-    what = f"every tensor of {named} is present, with its shape"
+def _check_tensors(report: FolderReport) -> VerifyCheck:
+    """Check that the files have all tensors of the architecture, in the right shapes."""
+    their_class = report.config.family.their_class(report.architecture)
+    what = f"every tensor of {their_class} is present, with its shape"
     try:
-        loaded = report_on(report.bert, report.architecture)
-        loaded.refuse()
+        comparison = report_on(report.bert, report.architecture)
+        comparison.refuse()
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
-    numbers = parameter_count(loaded.config, loaded.model, loaded.pooler)
-    return VerifyCheck(what, True, f"{numbers:,} parameters, {loaded.dtype}")
+    count = parameter_count(comparison.config, comparison.model, comparison.pooler)
+    return VerifyCheck(what, True, f"{count:,} parameters, {comparison.dtype}")
 
 
-def _modules(report: ModelReport) -> Iterator[VerifyCheck]:
+def _check_modules(report: ModelReport) -> Iterator[VerifyCheck]:
     """Check that the modules and the layers of ColBERT and BGE-M3 have only finite numbers."""
     from bertcli.embedding.late_interaction import BGE, linear
     from bertcli.embedding.sentence_modules import READERS, linear_in
     from bertcli.embedding.sparse import BGE as SPARSE_BGE
     from bertcli.embedding.sparse import read_terms
 
-    def terms(place: ModelFolder) -> Any:
-        return read_terms(place, Tokenizer.load(folder))
+    def read_term_table(module_folder: ModelFolder) -> Any:
+        return read_terms(module_folder, Tokenizer.load(folder))
 
     folder = report.folder
-    readers: dict[str, Callable[[], Any]] = {}
+    readers: dict[str, Callable[[], Any]] = {}  # label -> reads the module
     for module in (*folder.modules, *chain(*folder.routes.values())):
-        kind = module.class_name.rpartition(".")[2]
-        place = folder.subfolder(module.path)
-        if kind == TERM_TABLE:
-            readers[f"{module.path} ({kind})"] = partial(terms, place)
-        elif kind in READERS and kind != "Normalize":
-            readers[f"{module.path} ({kind})"] = partial(READERS[kind], place)
+        class_name = module.class_name.rpartition(".")[2]
+        module_folder = folder.subfolder(module.path)
+        label = f"{module.path} ({class_name})"
+        if class_name == TERM_TABLE:
+            readers[label] = partial(read_term_table, module_folder)
+        elif class_name in READERS and class_name != "Normalize":
+            readers[label] = partial(READERS[class_name], module_folder)
     for name in (BGE, SPARSE_BGE):
         if (folder / name).exists():
             readers[name] = partial(linear, folder / name)
     if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
         layer = partial(linear_in, report.bert.weights, report.bert, "linear.")
         readers["the linear layer of ColBERT"] = layer
-    for name, read in readers.items():
-        fields = (pair for part in [read] for pair in vars(part()).items())  # read in _finite
-        yield _finite(f"{name}: every number is finite", fields)
+    for label, read_module in readers.items():
+        yield _check_finite(f"{label}: every number is finite", _attributes(read_module))
 
 
-def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
+def _attributes(read_module: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+    """Read a module when the first value is requested; yield its attributes."""
+    yield from vars(read_module()).items()
+
+
+def _check_finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
     """Check that all arrays among named values are finite, also after conversion to float32.
 
     The values may be read lazily; a ModelError while reading is a failed check.
@@ -495,20 +555,20 @@ def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
 
     infinite = []
     too_large = []
-    numbers = 0
+    count = 0
     try:
         for name, array in values:
             if not isinstance(array, np.ndarray):
                 continue
-            numbers += array.size
-            finite = np.isfinite(array)
-            if wrong := int((~finite).sum()):
-                infinite.append(f"{name} ({wrong:,})")
+            count += array.size
+            is_finite = np.isfinite(array)
+            if infinite_count := int((~is_finite).sum()):
+                infinite.append(f"{name} ({infinite_count:,})")
             if array.dtype == np.float64:
                 with np.errstate(over="ignore"):
-                    overflows = finite & ~np.isfinite(array.astype(np.float32))
-                if wrong := int(overflows.sum()):
-                    too_large.append(f"{name} ({wrong:,})")
+                    overflows = is_finite & ~np.isfinite(array.astype(np.float32))
+                if overflow_count := int(overflows.sum()):
+                    too_large.append(f"{name} ({overflow_count:,})")
     except ModelError as failed:
         return VerifyCheck(what, False, str(failed))
     problems = []
@@ -518,13 +578,13 @@ def _finite(what: str, values: Iterable[tuple[str, Any]]) -> VerifyCheck:
         problems.append(f"beyond float32: {shortlist(too_large)}")
     if problems:
         return VerifyCheck(what, False, "; ".join(problems))
-    return VerifyCheck(what, numbers > 0, f"{numbers:,} numbers")
+    return VerifyCheck(what, count > 0, f"{count:,} numbers")
 
 
-def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
-    """Compare a file with its known hash.
+def _published_hash(folder: ModelFolder, path: Path) -> Any:
+    """Return the known sha256 of a file of a model, or None.
 
-    Sources: the default model, the manifest of `bertcli export`, the file name in the hub cache.
+    Sources: the manifest of `bertcli export`, the default model, the file name in the hub cache.
     """
     blob = Path(os.path.realpath(path)).name  # the hub cache names a large file by its hash
     published = blob if re.fullmatch("[0-9a-f]{64}", blob) else None
@@ -533,7 +593,7 @@ def _hash(folder: ModelFolder, path: Path) -> VerifyCheck:
     hashes = folder.json_object("manifest.json").get("sha256")  # written by `bertcli export`
     if isinstance(hashes, dict):
         published = hashes.get(path.relative_to(folder.path).as_posix()) or published
-    return hash_check(path, published)
+    return published
 
 
 def hash_check(path: Path, published: Any) -> VerifyCheck:
@@ -546,5 +606,6 @@ def hash_check(path: Path, published: Any) -> VerifyCheck:
         if digest == DEFAULT_WEIGHTS_SHA256:
             return VerifyCheck(what, True, f"{digest}, that of {DEFAULT_MODEL}")
         return VerifyCheck(what, None, f"{digest} (no hash to compare with)")
-    same = digest == published
-    return VerifyCheck(what, same, digest if same else f"{digest}, not {published}")
+    if digest != published:
+        return VerifyCheck(what, False, f"{digest}, not {published}")
+    return VerifyCheck(what, True, digest)

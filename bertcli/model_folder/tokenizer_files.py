@@ -39,7 +39,7 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_classes import (
     AS_IT_IS,
     CLASSES,
-    ENDS,
+    END_ROLES,
     ROLES,
     TokenizerClass,
     class_of,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 UNLIMITED = LARGEST_NUMBER  # transformers writes 1e30 for tokenizers without a limit
 SIDES = ("left", "right")
 FLAGS = ("single_word", "lstrip", "rstrip")  # of an added token
-LONGEST_GROWTH = 100  # times; out of memory, the library aborts the process
-USUAL = {  # file -> its most common tokenizer class
+MAX_GROWTH = 100  # of a text by replacements; out of memory, the library aborts the process
+DEFAULT_CLASSES = {  # file -> its most common tokenizer class
     "vocab.txt": "BertTokenizer",
     "vocab.json": "RobertaTokenizer",
     "sentencepiece.bpe.model": "XLMRobertaTokenizer",
@@ -63,24 +63,26 @@ USUAL = {  # file -> its most common tokenizer class
 TOKEN = Check(is_text, "a token: a string or an object")
 LENGTH = Check(lambda value: type(value) in (int, float) and value >= 1, "a length")
 UNKNOWN = "\U0010ffff"  # a character that is in no vocabulary
-UNIGRAM, CONTROL, NAMED = 1, 3, 4  # type of a model, and types of pieces
+# Numbers in sentencepiece_model.proto.
+UNIGRAM = 1  # type of a model
+CONTROL, USER_DEFINED = 3, 4  # types of pieces
 PIECES, TRAINER, NORMALIZER = 1, 2, 3  # fields of a model
-TEXT_OF_PIECE, SCORE, KIND = 1, 2, 3  # fields of a piece
+PIECE_TEXT, PIECE_SCORE, PIECE_TYPE = 1, 2, 3  # fields of a piece
 MODEL_TYPE, UNKNOWN_ID = 3, 40  # fields of the trainer settings
-TABLE = 2  # field of the normalizer
+CHARACTER_MAP = 2  # field of the normalizer
 
 
-def content(settings: JsonObject, role: str) -> str | None:
+def token_text(settings: JsonObject, role: str) -> str | None:
     """Return the text of a special token, which files write as a string or as an object."""
     if isinstance(settings.get(role), dict):
         return settings.object(role).text("content")
     return settings.checked(role, TOKEN)
 
 
-def _named(settings: JsonObject) -> dict[str, str]:
+def _folder_roles(settings: JsonObject) -> dict[str, str]:
     """Return the special tokens that a folder defines, by role."""
-    names = {role: content(settings, role) for role in ROLES}
-    return {role: name for role, name in names.items() if name}
+    tokens = {role: token_text(settings, role) for role in ROLES}
+    return {role: token for role, token in tokens.items() if token}
 
 
 def is_cased(tokenizer: Tokenizer) -> bool:
@@ -88,16 +90,16 @@ def is_cased(tokenizer: Tokenizer) -> bool:
     return all(tokenizer.token_to_id(letter) is not None for letter in "ABCDE")
 
 
-class Loaded(NamedTuple):
+class LoadedTokenizer(NamedTuple):
     """A tokenizer as read from its files, its class, its special tokens by role, and warnings."""
 
     core: Tokenizer
-    kind: TokenizerClass
+    tokenizer_class: TokenizerClass
     roles: dict[str, str]
     warnings: list[str]
 
 
-def load_tokenizer(folder: ModelFolder) -> Loaded:
+def load_tokenizer(folder: ModelFolder) -> LoadedTokenizer:
     """Return the tokenizer of tokenizer.json, or else of vocab.txt or of an older format.
 
     Raises ModelError if a file is missing or broken, or a special token is missing.
@@ -110,58 +112,73 @@ def load_tokenizer(folder: ModelFolder) -> Loaded:
             f"{folder}: no tokenizer found in this folder",
             "a model folder has tokenizer.json or vocab.txt",
         )
-    whole = path.name == "tokenizer.json"
-    if whole:
+    if path.name == "tokenizer.json":
         loaded = _from_json(path, settings, config)
     else:
-        loaded = _from_words(folder, path, settings, config)
-    core, kind, roles, warnings = loaded
-    has_ends = not (whole and kind.model == "WordPiece") or (  # it may have none, or others
-        core.post_processor is None and core.token_to_id(roles["cls_token"]) is not None
-    )
-    needed = ["unk_token"] * (kind.model != "BPE") + [*ENDS] * has_ends + ["pad_token"]
-    needed = [roles[role] for role in needed] if kind.make else []
-    missing = [token for token in needed if core.token_to_id(token) is None]
-    if missing:
-        raise ModelError(
-            f"{folder}: the vocabulary has no {', '.join(missing)}",
-            "name them in special_tokens_map.json or tokenizer_config.json",
-        )
-    if kind.make:
-        kind.make(core, settings, roles)
-    warnings += _check(core, folder)
+        loaded = _from_vocabulary(folder, path, settings, config)
+    tokenizer_class = loaded.tokenizer_class
+    if tokenizer_class.set_up:
+        missing = _missing_special_tokens(loaded, is_json=path.name == "tokenizer.json")
+        if missing:
+            raise ModelError(
+                f"{folder}: the vocabulary has no {', '.join(missing)}",
+                "name them in special_tokens_map.json or tokenizer_config.json",
+            )
+        tokenizer_class.set_up(loaded.core, settings, loaded.roles)
+    loaded.warnings.extend(_check_tokenizer(loaded.core, folder))
     return loaded
 
 
-def load_as_it_is(folder: ModelFolder) -> Loaded:
+def _missing_special_tokens(loaded: LoadedTokenizer, *, is_json: bool) -> list[str]:
+    """Return the special tokens that the class needs and that the vocabulary lacks."""
+    core = loaded.core
+    roles = loaded.roles
+    model = loaded.tokenizer_class.model
+    needed = []
+    if model != "BPE":
+        needed.append("unk_token")
+    needs_end_tokens = True
+    if is_json and model == "WordPiece":  # its post-processor may add none, or others
+        has_cls_token = core.token_to_id(roles["cls_token"]) is not None
+        needs_end_tokens = core.post_processor is None and has_cls_token
+    if needs_end_tokens:
+        needed += END_ROLES
+    needed.append("pad_token")
+    return [roles[role] for role in needed if core.token_to_id(roles[role]) is None]
+
+
+def load_tokenizer_json(folder: ModelFolder) -> LoadedTokenizer:
     """Return the tokenizer of tokenizer.json, without the settings in other files."""
     core = _read_json(folder / "tokenizer.json")
-    return Loaded(core, AS_IT_IS, roles_of(AS_IT_IS, core, {}), _check(core, folder))
+    return LoadedTokenizer(
+        core, AS_IT_IS, roles_of(AS_IT_IS, core, {}), _check_tokenizer(core, folder)
+    )
 
 
-def _from_json(path: Path, settings: JsonObject, config: JsonObject) -> Loaded:
+def _from_json(path: Path, settings: JsonObject, config: JsonObject) -> LoadedTokenizer:
     """Return the tokenizer of tokenizer.json."""
     core = _read_json(path)
-    kind = class_of(settings, config, type(core.model).__name__)
-    roles = roles_of(kind, core, _named(settings))
+    tokenizer_class = class_of(settings, config, type(core.model).__name__)
+    roles = roles_of(tokenizer_class, core, _folder_roles(settings))
     added = {token.content for token in core.get_added_tokens_decoder().values()}
-    names = [name for name in roles.values() if core.token_to_id(name) is not None]
-    core.add_special_tokens([name for name in names if name not in added])
+    present = [token for token in roles.values() if core.token_to_id(token) is not None]
+    core.add_special_tokens([token for token in present if token not in added])
     lower = settings.switch("do_lower_case")
-    is_bert = kind.model == "WordPiece" and type(core.normalizer).__name__ == "BertNormalizer"
-    if is_bert and lower is not None:
-        core.normalizer = normalizer(settings, lower=lower)  # as in transformers
-    return Loaded(core, kind, roles, [])
+    has_bert_normalizer = type(core.normalizer).__name__ == "BertNormalizer"
+    if tokenizer_class.model == "WordPiece" and has_bert_normalizer and lower is not None:
+        core.normalizer = bert_normalizer(settings, lower=lower)  # as in transformers
+    return LoadedTokenizer(core, tokenizer_class, roles, [])
 
 
 def _read_json(path: Path) -> Tokenizer:
+    """Return the tokenizer of tokenizer.json, without the settings in other files."""
     from tokenizers import Tokenizer
 
     content = read_bytes(path) or b""
     if b'"Replace"' in content:
-        described = parse_object(content, path)
+        raw = parse_object(content, path)
         for name in ("normalizer", "decoder"):  # before the library normalizes the added tokens
-            growth(described.object(name))
+            refuse_growth(raw.object(name))
     try:
         core = Tokenizer.from_buffer(content)
     except Exception as broken:  # tokenizers raises no narrower class
@@ -173,33 +190,33 @@ def _read_json(path: Path) -> Tokenizer:
     return core
 
 
-def growth(part: JsonObject) -> float:
-    """Return the maximum factor by which replacements lengthen a text.
+def refuse_growth(component: JsonObject) -> float:
+    """Return the maximum factor by which a normalizer or decoder lengthens a text.
 
-    Raises ModelError if it exceeds `LONGEST_GROWTH`.
+    Raises ModelError if it exceeds `MAX_GROWTH`.
     """
-    times = 1.0
+    factor = 1.0
     for name in ("normalizers", "decoders"):
-        for inner in part.entries(name).objects().values():
-            times *= growth(inner)
-    if part.get("type") == "Replace":
+        for step in component.entries(name).objects().values():
+            factor *= refuse_growth(step)
+    if component.get("type") == "Replace":
         # A regex may match the empty string, everywhere.
-        pattern = part.object("pattern").text("String")
-        content = len(part.text("content") or "")
-        times = max(1.0, content / len(pattern) if pattern else 1 + content)
-    if times > LONGEST_GROWTH:
-        raise part.bad(
-            "type", f"replacements that make a text {LONGEST_GROWTH} times longer, at most"
+        pattern = component.object("pattern").text("String")
+        length = len(component.text("content") or "")
+        factor = max(1.0, length / len(pattern) if pattern else 1 + length)
+    if factor > MAX_GROWTH:
+        raise component.bad(
+            "type", f"replacements that make a text {MAX_GROWTH} times longer, at most"
         )
-    return times
+    return factor
 
 
-def sentence_limit(raw: JsonObject) -> int | None:
-    """Return the limit in a sentence config; tokenizer arguments precede ``max_seq_length``."""
+def sentence_limit(settings: JsonObject) -> int | None:
+    """Return the limit in a sentence config; tokenizer arguments override ``max_seq_length``."""
     for name in ("processor_kwargs", "tokenizer_args"):
-        if limit := raw.object(name).whole("model_max_length", 1):
+        if limit := settings.object(name).whole("model_max_length", 1):
             return limit
-    return raw.whole("max_seq_length", 1)
+    return settings.whole("max_seq_length", 1)
 
 
 def sequence_limit(folder: ModelFolder) -> int | None:
@@ -207,42 +224,43 @@ def sequence_limit(folder: ModelFolder) -> int | None:
 
     As in sentence-transformers, its own limit replaces that of the tokenizer.
     """
-    limits = [sentence_limit(folder.sentence_settings) or _length(folder.tokenizer_settings)]
+    tokenizer_limit = _tokenizer_limit(folder.tokenizer_settings)
+    limits = [sentence_limit(folder.sentence_settings) or tokenizer_limit]
     for name in CONFIGS:
         config = folder.json_object(name)
-        rows = config.whole("max_position_embeddings", 1)  # of the model
+        position_count = config.whole("max_position_embeddings", 1)
         family = FAMILIES.get(config.text("model_type") or "")
-        if rows is not None and family is not None:
-            first = family.structure(family.with_defaults(config)).first_position
-            config.whole("max_position_embeddings", first + 1)
-            rows -= first
-        limits.append(rows)
+        if position_count is not None and family is not None:
+            first_position = family.structure(family.with_defaults(config)).first_position
+            config.whole("max_position_embeddings", first_position + 1)
+            position_count -= first_position
+        limits.append(position_count)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _length(settings: JsonObject) -> int | None:
+def _tokenizer_limit(settings: JsonObject) -> int | None:
     """Return the limit in tokenizer_config.json, which transformers may write as 1e30."""
-    length: float | None = settings.checked("model_max_length", LENGTH)
-    return None if length is None or length >= UNLIMITED else int(length)
+    limit: float | None = settings.checked("model_max_length", LENGTH)
+    return None if limit is None or limit >= UNLIMITED else int(limit)
 
 
-def _from_words(
+def _from_vocabulary(
     folder: ModelFolder, path: Path, settings: JsonObject, config: JsonObject
-) -> Loaded:
+) -> LoadedTokenizer:
     """Return the tokenizer of a vocabulary: vocab.txt, vocab.json, or a SentencePiece model."""
     from tokenizers import Tokenizer, models
 
     warnings: list[str] = []
     model = {".txt": "WordPiece", ".json": "BPE"}.get(path.suffix, "Unigram")
-    kind = class_of(settings, config, model)
-    if kind.make is None:
-        kind = CLASSES[USUAL[path.name]]
-    roles = {**(kind.roles or ROLES), **_named(settings)}
+    tokenizer_class = class_of(settings, config, model)
+    if tokenizer_class.set_up is None:
+        tokenizer_class = CLASSES[DEFAULT_CLASSES[path.name]]
+    roles = {**(tokenizer_class.roles or ROLES), **_folder_roles(settings)}
     try:
         if model == "WordPiece":
-            core, warnings = _word_pieces(path, settings, roles)
+            core, warnings = _wordpiece_tokenizer(path, settings, roles)
         elif model == "Unigram":
-            core = pieces(path, kind, roles)
+            core = _sentencepiece_tokenizer(path, tokenizer_class, roles)
         else:
             merges = path.with_name(MERGES)
             if not is_regular(merges):
@@ -255,11 +273,11 @@ def _from_words(
         raise
     except Exception as broken:  # tokenizers raises no narrower class
         raise ModelError(f"{path}: not a tokenizer: {broken}") from None
-    _add_tokens(core, folder, settings, roles, kind)
-    return Loaded(core, kind, roles, warnings)
+    _add_tokens(core, folder, settings, roles, tokenizer_class)
+    return LoadedTokenizer(core, tokenizer_class, roles, warnings)
 
 
-def _word_pieces(
+def _wordpiece_tokenizer(
     path: Path, settings: JsonObject, roles: Mapping[str, str]
 ) -> tuple[Tokenizer, list[str]]:
     """Return the WordPiece tokenizer of a vocab.txt, one token per line, and warnings.
@@ -278,9 +296,9 @@ def _word_pieces(
         lines.pop()
     if not lines:
         raise ModelError(f"{path}: the vocabulary is empty")
-    words = {token: index for index, token in enumerate(lines)}
-    unk = roles["unk_token"]
-    core = Tokenizer(models.WordPiece(words, unk_token=unk, max_input_chars_per_word=100))
+    ids = {token: index for index, token in enumerate(lines)}
+    unk_token = roles["unk_token"]
+    core = Tokenizer(models.WordPiece(ids, unk_token=unk_token, max_input_chars_per_word=100))
     warnings = []
     lower = settings.switch("do_lower_case")
     if lower is None:
@@ -290,83 +308,112 @@ def _word_pieces(
                 f"{path.parent}: the vocabulary has capital letters and nothing says "
                 "do_lower_case, so text keeps its case"
             )
-    core.normalizer = normalizer(settings, lower=lower)
+    core.normalizer = bert_normalizer(settings, lower=lower)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return core, warnings
 
 
-def pieces(path: Path, kind: TokenizerClass, roles: Mapping[str, str]) -> Tokenizer:
+def _sentencepiece_tokenizer(
+    path: Path, tokenizer_class: TokenizerClass, roles: Mapping[str, str]
+) -> Tokenizer:
     """Return the tokenizer of a SentencePiece file.
 
     Raises ModelError unless it is a valid Unigram model.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers
 
-    listed, unknown, table = _read_pieces(path)
-    first = [(roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")]
-    last = [(roles["mask_token"], 0.0)]
-    words = [(text, score) for text, score, _ in listed]
+    model = _read_sentencepiece(path)
+    unknown_id = model.unknown_id
+    vocabulary = [(piece.text, piece.score) for piece in model.pieces]
+    cls, pad, sep, unk = (
+        (roles[role], 0.0) for role in ("cls_token", "pad_token", "sep_token", "unk_token")
+    )
+    mask = (roles["mask_token"], 0.0)
     unused: list[str] = []  # special tokens without a role
-    match kind.name:
+    match tokenizer_class.name:
         case "XLMRobertaTokenizer":
-            words = [*first, *words[3:], *last]
-            unknown = 3
+            vocabulary = [cls, pad, sep, unk, *vocabulary[3:], mask]
+            unknown_id = 3
         case "CamembertTokenizer":
-            first[0], first[2] = ("<s>NOTUSED", 0.0), ("</s>NOTUSED", 0.0)
-            words = [*first, ("<unk>NOTUSED", -100.0), *words[1:], *last]
-            unknown = 3
-            unused = [first[0][0], first[2][0], words[4][0]]
+            unused = ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
+            first = [(unused[0], 0.0), pad, (unused[1], 0.0), unk, (unused[2], -100.0)]
+            vocabulary = [*first, *vocabulary[1:], mask]
+            unknown_id = 3
         case "DebertaV2Tokenizer":
-            names = [text for text, _ in words]
-            unknown = names.index(roles["unk_token"]) if roles["unk_token"] in names else unknown
-    core = Tokenizer(models.Unigram(words, unknown, False))
-    steps: list[Any] = [normalizers.Precompiled(table)] if table else []
-    if kind.name == "AlbertTokenizer":  # its default
-        steps = [normalizers.StripAccents(), normalizers.Lowercase(), *steps]
-    if kind.name == "DebertaV2Tokenizer" and steps:  # blanks as in SentencePiece, after its map
-        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" \z"), "")]
+            texts = [piece.text for piece in model.pieces]
+            if roles["unk_token"] in texts:
+                unknown_id = texts.index(roles["unk_token"])
+    core = Tokenizer(models.Unigram(vocabulary, unknown_id, False))
+    steps: list[Any] = []
+    if tokenizer_class.name == "AlbertTokenizer":  # its default
+        steps += [normalizers.StripAccents(), normalizers.Lowercase()]
+    if model.character_map:
+        steps.append(normalizers.Precompiled(model.character_map))
+        if tokenizer_class.name == "DebertaV2Tokenizer":  # blanks as in SentencePiece
+            steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+            steps.append(normalizers.Replace(Regex(r" \z"), ""))
     core.normalizer = normalizers.Sequence(steps)
     core.add_special_tokens(unused)
-    for text, _, sort in listed:
-        if sort in (CONTROL, NAMED) and core.token_to_id(text) is not None:
-            token = AddedToken(text, normalized=False, special=sort == CONTROL)
-            (core.add_special_tokens if token.special else core.add_tokens)([token])
+    for piece in model.pieces:
+        if piece.type not in (CONTROL, USER_DEFINED) or core.token_to_id(piece.text) is None:
+            continue
+        if piece.type == CONTROL:
+            core.add_special_tokens([AddedToken(piece.text, normalized=False, special=True)])
+        else:
+            core.add_tokens([AddedToken(piece.text, normalized=False, special=False)])
     return core
 
 
-def _read_pieces(path: Path) -> tuple[list[tuple[str, float, int]], int, bytes]:
-    """Return the pieces with their scores and types, the id of the unknown piece, and the table."""
+class SentencePiece(NamedTuple):
+    """An entry of the vocabulary of a SentencePiece model."""
+
+    text: str
+    score: float
+    type: int  # 1 for a normal one, CONTROL, USER_DEFINED, ...
+
+
+class SentencePieceModel(NamedTuple):
+    """The content of a SentencePiece file."""
+
+    pieces: list[SentencePiece]
+    unknown_id: int  # index of the piece for unknown characters
+    character_map: bytes  # of the normalizer; empty if it has none
+
+
+def _read_sentencepiece(path: Path) -> SentencePieceModel:
+    """Read a SentencePiece file. Raises ModelError if it is broken, or not a Unigram model."""
     try:
         model = fields(read_bytes(path) or b"")
         pieces = []
         for piece in map(fields, messages(model, PIECES)):
-            (score,) = struct.unpack("<f", b"".join(messages(piece, SCORE)[-1:]) or bytes(4))
-            text = b"".join(messages(piece, TEXT_OF_PIECE)).decode()
-            pieces.append((text, score, number(piece, KIND) or 1))
+            (score,) = struct.unpack("<f", b"".join(messages(piece, PIECE_SCORE)[-1:]) or bytes(4))
+            text = b"".join(messages(piece, PIECE_TEXT)).decode()
+            pieces.append(SentencePiece(text, score, number(piece, PIECE_TYPE) or 1))
         trainer = fields(b"".join(messages(model, TRAINER)))
-        table = b"".join(messages(fields(b"".join(messages(model, NORMALIZER))), TABLE))
-        sort = number(trainer, MODEL_TYPE) or UNIGRAM
-        unknown = number(trainer, UNKNOWN_ID)
-        if not pieces[unknown:]:
+        normalizer = fields(b"".join(messages(model, NORMALIZER)))
+        character_map = b"".join(messages(normalizer, CHARACTER_MAP))
+        model_type = number(trainer, MODEL_TYPE) or UNIGRAM
+        unknown_id = number(trainer, UNKNOWN_ID)
+        if not pieces[unknown_id:]:
             raise LookupError
     except (ValueError, LookupError, struct.error) as broken:
         raise ModelError(f"{path}: not a SentencePiece model", AGAIN) from broken
-    if sort != UNIGRAM:
+    if model_type != UNIGRAM:
         raise ModelError(
             f"{path}: only SentencePiece models of the kind unigram can be read",
             "save the tokenizer with transformers, which writes tokenizer.json",
         )
-    return pieces, unknown, table
+    return SentencePieceModel(pieces, unknown_id, character_map)
 
 
-def _check(core: Tokenizer, folder: ModelFolder) -> list[str]:
+def _check_tokenizer(core: Tokenizer, folder: ModelFolder) -> list[str]:
     """Return warnings about a tokenizer. Raises ModelError if it cannot tokenize any text."""
     try:
         core.model.tokenize(UNKNOWN)
     except Exception as failed:  # tokenizers raises no narrower class
         raise ModelError(f"{folder}: unknown words have no token: {failed}") from None
-    around = (*core.encode("a").ids, *core.encode("a", "a").ids)
-    if None in map(core.id_to_token, around):
+    ids = (*core.encode("a").ids, *core.encode("a", "a").ids)
+    if None in map(core.id_to_token, ids):
         raise ModelError(f"{folder}: a special token around texts is not in the vocabulary")
     if getattr(core.normalizer, "lowercase", False) and is_cased(core):
         return [
@@ -376,7 +423,7 @@ def _check(core: Tokenizer, folder: ModelFolder) -> list[str]:
     return []
 
 
-def normalizer(settings: JsonObject, *, lower: bool) -> Any:
+def bert_normalizer(settings: JsonObject, *, lower: bool) -> Any:
     """Return BERT's normalizer with the settings of tokenizer_config.json."""
     from tokenizers import normalizers
 
@@ -393,50 +440,66 @@ def _add_tokens(
     folder: ModelFolder,
     settings: JsonObject,
     roles: Mapping[str, str],
-    kind: TokenizerClass,
+    tokenizer_class: TokenizerClass,
 ) -> None:
     """Add the special tokens, and the tokens added to the vocabulary later, by id."""
     from tokenizers import AddedToken
 
-    more: list[str] = []  # special tokens without a role in BERT: listed or, since 5.0, by name
+    without_role: list[str] = []  # special tokens without a role in BERT
     for key in ("additional_special_tokens", "extra_special_tokens"):  # the second since 5.0
-        tokens = settings.entries(key)
-        more += filter(None, (content(tokens, name) for name in tokens))
-    special = {*roles.values(), *more}
+        entries = settings.entries(key)
+        without_role += filter(None, (token_text(entries, name) for name in entries))
+    special = {*roles.values(), *without_role}
+    mask_token = roles["mask_token"]
+    settings_of = {mask_token: JsonObject({"lstrip": tokenizer_class.mask_lstrip}, "")}
+    for role, token in roles.items():
+        if isinstance(settings.get(role), dict):
+            settings_of[token] = settings.object(role)
+    later_tokens, later_settings = _later_tokens(folder, settings)
+    settings_of |= later_settings
+    if tokenizer_class.model != "WordPiece" and tokenizer.token_to_id(mask_token) is None:
+        without_role.append(mask_token)  # DeBERTa's comes after the pieces
+    present = [
+        token
+        for token in (*roles.values(), *without_role)
+        if tokenizer.token_to_id(token) is not None
+    ]
+    all_tokens = filter(None, (*present, *later_tokens, *without_role))
+
+    def is_special(token: str) -> bool:
+        return token in special or bool(settings_of.get(token, NOTHING).switch("special"))
+
+    for are_special, tokens in groupby(all_tokens, is_special):
+        added = []
+        for token in tokens:
+            token_settings = settings_of.get(token, NOTHING)
+            flags = {flag: token_settings.switch(flag) or False for flag in FLAGS}
+            normalized = token_settings.switch("normalized")
+            if normalized is None:
+                normalized = not are_special
+            added.append(AddedToken(token, **flags, normalized=normalized, special=are_special))
+        if are_special:
+            tokenizer.add_special_tokens(added)  # at once: thousands singly take minutes
+        else:
+            tokenizer.add_tokens(added)
+
+
+def _later_tokens(
+    folder: ModelFolder, settings: JsonObject
+) -> tuple[list[str], dict[str, JsonObject]]:
+    """Return the tokens added to the vocabulary later, by id, and the settings of some of them.
+
+    They are in added_tokens.json, and with settings in added_tokens_decoder, which takes
+    precedence.
+    """
     entries = settings.object("added_tokens_decoder")
     entries.check_keys(
         lambda key: key.isascii() and key.isdecimal() and len(key) < 10, "the ids of tokens as keys"
     )
-    described = {int(key): entry for key, entry in entries.objects().items()}
-    for entry in described.values():
-        entry.needed("content", TEXT)
-    listed = folder.json_object("added_tokens.json")
-    listed.check_keys(is_text, "tokens as keys")
-    options = (
-        {roles["mask_token"]: JsonObject({"lstrip": kind.wide_mask}, "")}
-        | {
-            name: settings.object(role)
-            for role, name in roles.items()
-            if isinstance(settings.get(role), dict)
-        }
-        | {entry["content"]: entry for entry in described.values()}
-    )
-    later = {listed.needed(token, whole_number()): token for token in listed}
-    later |= {index: entry["content"] for index, entry in described.items()}
-    if kind.model != "WordPiece" and tokenizer.token_to_id(roles["mask_token"]) is None:
-        more.append(roles["mask_token"])  # DeBERTa's comes after the pieces
-    present = [name for name in (*roles.values(), *more) if tokenizer.token_to_id(name) is not None]
-    whole = filter(None, (*present, *(later[index] for index in sorted(later)), *more))
-
-    def is_special(token: str) -> bool:
-        return token in special or bool(options.get(token, NOTHING).switch("special"))
-
-    for together, names in groupby(whole, is_special):  # adding thousands singly takes minutes
-        added = []
-        for name in names:
-            traits = options.get(name, NOTHING)
-            flags = {flag: traits.switch(flag) or False for flag in FLAGS}
-            normalized = traits.switch("normalized")
-            normalized = not together if normalized is None else normalized
-            added.append(AddedToken(name, **flags, normalized=normalized, special=together))
-        (tokenizer.add_special_tokens if together else tokenizer.add_tokens)(added)
+    decoder = {int(key): entry for key, entry in entries.objects().items()}
+    settings_of = {entry.needed("content", TEXT): entry for entry in decoder.values()}
+    ids = folder.json_object("added_tokens.json")
+    ids.check_keys(is_text, "tokens as keys")
+    tokens = {ids.needed(token, whole_number()): token for token in ids}
+    tokens |= {id_: entry["content"] for id_, entry in decoder.items()}
+    return [tokens[id_] for id_ in sorted(tokens)], settings_of

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from bertcli.io.paths import input_name
-from bertcli.model_folder.tokenizer_classes import goes_on
+from bertcli.model_folder.tokenizer_classes import continuation_test
 from bertcli.records.batch import RecordBatch
 from bertcli.records.record import Record
 from bertcli.tokenizing.batch import TokenBatch, as_lists
@@ -75,7 +75,7 @@ class CorpusStats:
         total = sum(length * count for length, count in self.lengths.items())
         core = self.tokenizer.core
         added = core.get_added_tokens_decoder()
-        continues = goes_on(core)
+        continues = continuation_test(core)
 
         special = sum(self.ids[index] for index in self.special)
         going_on = sum(

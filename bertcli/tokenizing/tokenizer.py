@@ -30,12 +30,12 @@ from bertcli.io.typed_json import NOTHING, JsonObject, write_json
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
-from bertcli.model_folder.tokenizer_classes import AS_IT_IS, ROLES, for_words
+from bertcli.model_folder.tokenizer_classes import AS_IT_IS, ROLES, with_prefix_space
 from bertcli.model_folder.tokenizer_files import (
     SIDES,
-    Loaded,
-    load_as_it_is,
+    LoadedTokenizer,
     load_tokenizer,
+    load_tokenizer_json,
     sequence_limit,
 )
 from bertcli.records.batch import RecordBatch
@@ -104,7 +104,7 @@ class Tokenizer:
     ``limit`` is the model's maximum sequence length; None without one.
     """
 
-    def __init__(self, loaded: Loaded, settings: JsonObject, limit: int | None) -> None:
+    def __init__(self, loaded: LoadedTokenizer, settings: JsonObject, limit: int | None) -> None:
         self.core, self.kind, self.roles, self.warnings = loaded
         self.settings = settings
         self.limit = limit
@@ -139,7 +139,7 @@ class Tokenizer:
             raise ModelError(f"{model}: folder not found")
         folder = model.encoder
         if model.is_static:
-            loaded = load_as_it_is(folder)
+            loaded = load_tokenizer_json(folder)
             settings = NOTHING
             limit = None
             truncation = loaded.core.truncation
@@ -191,7 +191,7 @@ class Tokenizer:
     @cached_property
     def words_core(self) -> Core:
         """The `tokenizers` core for texts that are split into words."""
-        return for_words(self.core)
+        return with_prefix_space(self.core)
 
     def __len__(self) -> int:
         """Return the vocabulary size, including added tokens."""

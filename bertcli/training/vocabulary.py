@@ -16,7 +16,7 @@ from pathlib import Path
 from bertcli.errors import InputError, UsageError, option
 from bertcli.io.typed_json import NOTHING, write_json
 from bertcli.model_folder.tokenizer_classes import PREFIX, ROLES
-from bertcli.model_folder.tokenizer_files import normalizer
+from bertcli.model_folder.tokenizer_files import bert_normalizer
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 VOCABULARY_FILE = "vocab.txt"
@@ -55,7 +55,7 @@ def count_words(texts: Iterable[str], *, cased: bool) -> Counter[str]:
     """
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    normalize = normalizer(NOTHING, lower=not cased).normalize_str
+    normalize = bert_normalizer(NOTHING, lower=not cased).normalize_str
     split = BertPreTokenizer().pre_tokenize_str
     chunk_counts: Counter[str] = Counter()
     for text in texts:

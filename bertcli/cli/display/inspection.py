@@ -14,7 +14,7 @@ from bertcli.cli.display.tables import described, drawing, facts, rows_table, sh
 from bertcli.embedding.options import option_for
 from bertcli.inspection import FileReport, FolderReport
 from bertcli.inspection.attention import SENTENCE_COLORS, AttentionMaps, head_name
-from bertcli.inspection.folder import StaticReport, VerifyCheck, by, tokenizer_details
+from bertcli.inspection.folder import StaticReport, VerifyCheck, shape_text, tokenizer_details
 from bertcli.io.printable import printable
 from bertcli.tasks.head import command_of, is_pooled_head
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ def show_model(
             details = report.tokenizer or tokenizer_details(Tokenizer.load(folder), folder)
             screen.print(facts(details.items()))
         if "tensors" in views:
-            rows = [row | {"shape": by(row["shape"])} for row in report.tensor_rows]
+            rows = [row | {"shape": shape_text(row["shape"])} for row in report.tensor_rows]
             screen.print(rows_table(rows, f"{len(rows)} tensors"))
         if "tree" in views and isinstance(report, FolderReport):
             screen.print(tree(report.tree()))
@@ -118,7 +118,7 @@ def tree(node: Node) -> Tree:
     """Return the modules of a model as a tree, with shapes and numbers of parameters."""
     line = Text(node.name, "bold")
     for name, shape in node.shapes.items():
-        line.append(f"  {name} {by(shape)}")
+        line.append(f"  {name} {shape_text(shape)}")
     if node.parameters:
         suffix = " each" if node.times > 1 else ""
         line.append(f"  {node.parameters:,}{suffix}", "dim")
@@ -151,7 +151,7 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
             {
                 "name": array["name"],
                 "dtype": array["dtype"],
-                "shape": by(array["shape"]),
+                "shape": shape_text(array["shape"]),
                 "norms": f"{norm['min']:.4g} to {norm['max']:.4g}" if norm else "",
                 "NaN": array["nan"],
                 "infinite": array["inf"],
