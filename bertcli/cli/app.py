@@ -58,22 +58,23 @@ COMMANDS = {
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
 # Options that may be given without a value -> the value they then have.
-BARE = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
+BARE_VALUES = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
 
 
 def build(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the Typer app with these commands. Each command imports its module."""
+    """Return the Typer app with the commands of these names, whose modules are imported."""
     app = _group("bertcli", bertcli)
     groups = {"": app}
     for name in names:
-        group, _, last = name.rpartition(" ")
+        group, _, command_name = name.rpartition(" ")
         if any(other.startswith(f"{name} ") for other in COMMANDS):
             group = name
         if group not in groups:
             groups[group] = _subgroup(group)
             app.add_typer(groups[group])
         if group != name:
-            groups[group].command(last, add_help_option=False)(command(function_of(name)))
+            function = command(function_of(name))
+            groups[group].command(command_name, add_help_option=False)(function)
     return app
 
 
@@ -84,6 +85,7 @@ def function_of(name: str) -> Callable[..., None]:
 
 
 def _group(name: str, callback: Callable[..., None]) -> typer.Typer:
+    """Return a Typer app that only has options and subcommands."""
     app = typer.Typer(name=name, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback(add_help_option=False)(command(callback, GROUP_HELP))
     return app
@@ -102,11 +104,12 @@ def _subgroup(name: str) -> typer.Typer:
         invoke_without_command=True,
         subcommand_metavar="[COMMAND] [ARGS]...",
     )
-    group.callback(add_help_option=False)(_without_subcommand(command(function_of(name))))
+    function = command(function_of(name))
+    group.callback(add_help_option=False)(_run_without_subcommand(function))
     return group
 
 
-def _without_subcommand(run: Callable[..., None]) -> Callable[..., None]:
+def _run_without_subcommand(run: Callable[..., None]) -> Callable[..., None]:
     """Return a callback that runs a group's own command if no subcommand follows.
 
     Raises UsageError for options before a subcommand, which would have no effect.
@@ -131,7 +134,7 @@ def _without_subcommand(run: Callable[..., None]) -> Callable[..., None]:
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [context, *signature.parameters.values()]
     run_alone.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run_alone.__annotations__ = {name.name: name.annotation for name in parameters}
+    run_alone.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run_alone
 
 
@@ -142,27 +145,27 @@ def bertcli(version: VersionOptions) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return 0 (success), 1 (failure), 2 (wrong usage) or 130 (interrupted)."""
     limit_spinning()
-    words = with_values(sys.argv[1:] if argv is None else argv)
+    words = with_bare_values(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"]:
         words = [*words[1:], "-h"]
-    asked = [name for name in COMMANDS if name.split()[:1] == words[:1]]
+    requested = [name for name in COMMANDS if name.split()[:1] == words[:1]]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # escape characters an ASCII terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        bare = words in ([], *([group] for group in GROUPS))  # without a command, show the help
-        args = [*words, "-h"] if bare else words
+        without_command = not words or (len(words) == 1 and words[0] in GROUPS)
+        args = [*words, "-h"] if without_command else words
         if any(word.endswith("-completion") for word in words):
             complete_zsh_at_first_tab()
-        code = build(asked or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
+        code = build(requested or COMMANDS)(args=args, prog_name="bertcli", standalone_mode=False)
     except BertcliError as error:
         if os.environ.get("BERTCLI_DEBUG"):
             raise
-        return _failed(error.marked, error.marked_hint, error.exit_code)
-    except USAGE as wrong:
-        return _failed(*explained(wrong), 2)
+        return _show_error(error.marked, error.marked_hint, error.exit_code)
+    except PARSER_ERROR as error:
+        return _show_error(*explain_usage(error), 2)
     except typer.Abort:
-        return _failed("unexpected end of input", "", 1)
+        return _show_error("unexpected end of input", "", 1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:
@@ -170,15 +173,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             silence(sys.stdout.fileno())
             return 0
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException as failed:  # not raised as a BertcliError
-        if os.environ.get("BERTCLI_DEBUG") or not (message := _of_libraries(failed)):
+    except BaseException as error:  # not raised as a BertcliError
+        known = _explain_known(error)
+        if os.environ.get("BERTCLI_DEBUG") or known is None:
             raise
-        return _failed(*message, 1)
-    return 2 if bare else code or 0
+        message, hint = known
+        return _show_error(message, hint, 1)
+    return 2 if without_command else code or 0
 
 
 # Settings for idle OpenMP threads: spin iterations (libgomp), milliseconds (Intel and LLVM).
-SPINNING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+SPIN_SETTINGS = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 
 
 def limit_spinning() -> None:
@@ -188,7 +193,7 @@ def limit_spinning() -> None:
     processes need the cores. It reads the environment when torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        for name, value in SPINNING.items():
+        for name, value in SPIN_SETTINGS.items():
             os.environ.setdefault(name, value)
 
 
@@ -200,33 +205,33 @@ def complete_zsh_at_first_tab() -> None:
     from typer import _completion_shared
 
     register = "compdef %(complete_func)s %(prog_name)s"
-    called = f"""if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    define_and_complete = f"""if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
   %(complete_func)s "$@"
 else
   {register}
 fi"""
     scripts = _completion_shared._completion_scripts
-    if called not in scripts["zsh"]:
-        scripts["zsh"] = scripts["zsh"].replace(register, called)
+    if define_and_complete not in scripts["zsh"]:
+        scripts["zsh"] = scripts["zsh"].replace(register, define_and_complete)
 
 
-def _of_libraries(failed: BaseException) -> tuple[str, str] | None:
+def _explain_known(error: BaseException) -> tuple[str, str] | None:
     """Return message and hint for a known error of the system or a library; None for a bug."""
-    if out_of_memory(failed):
+    if out_of_memory(error):
         return "out of memory", "give less text at a time, or use a smaller model"
-    if isinstance(failed, RecursionError):
+    if isinstance(error, RecursionError):
         return "lists or objects in the input are nested too deeply", "flatten them"
-    if panicked(failed):
-        return f"the tokenizer failed: {failed}", "correct the model's tokenizer.json"
-    return _of_the_system(failed) if isinstance(failed, OSError) else None
+    if panicked(error):
+        return f"the tokenizer failed: {error}", "correct the model's tokenizer.json"
+    return _explain_system_error(error) if isinstance(error, OSError) else None
 
 
-def _of_the_system(failed: OSError) -> tuple[str, str]:
+def _explain_system_error(error: OSError) -> tuple[str, str]:
     """Return a message with the names of the files involved, and a hint."""
-    reason = failed.strerror or str(failed) or type(failed).__name__
+    reason = error.strerror or str(error) or type(error).__name__
     files = [
         f"file {name}" if isinstance(name, int) else os.fsdecode(name)  # int: a file descriptor
-        for name in (failed.filename, failed.filename2)
+        for name in (error.filename, error.filename2)
         if name is not None
     ]
     if files:
@@ -234,7 +239,7 @@ def _of_the_system(failed: OSError) -> tuple[str, str]:
     return f"system error: {reason}", "set BERTCLI_DEBUG=1 for the traceback"
 
 
-def _failed(message: str, hint: str, code: int) -> int:
+def _show_error(message: str, hint: str, code: int) -> int:
     """Show an error and return its exit code. The message is empty if stderr is closed."""
     if message:
         say("error", message)
@@ -243,24 +248,24 @@ def _failed(message: str, hint: str, code: int) -> int:
     return code
 
 
-def with_values(argv: Sequence[str]) -> list[str]:
-    """Insert the default value after an option that is given without one."""
+def with_bare_values(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with the value of `BARE_VALUES` after each option that lacks one."""
     words: list[str] = []
-    for at, argument in enumerate(argv):
+    for index, argument in enumerate(argv):
         if argument == "--":
-            return [*words, *argv[at:]]
+            return [*words, *argv[index:]]
         words.append(argument)
-        following = argv[at + 1] if at + 1 < len(argv) else "-"
-        if argument in BARE and following.startswith("-"):
-            words.append(BARE[argument])
+        following = argv[index + 1] if index + 1 < len(argv) else "-"
+        if argument in BARE_VALUES and following.startswith("-"):
+            words.append(BARE_VALUES[argument])
     return words
 
 
-USAGE: type[Any] = typer.BadParameter.__bases__[0]  # base class of Typer's parser errors
+PARSER_ERROR: type[Any] = typer.BadParameter.__bases__[0]  # base class of Typer's parser errors
 
 
-def explained(wrong: Any) -> tuple[str, str]:
+def explain_usage(error: Any) -> tuple[str, str]:
     """Return the message and the hint for an exception of the parser."""
     from bertcli.cli.usage import explain  # imported only for errors
 
-    return explain(wrong, [*COMMANDS, *GROUPS])
+    return explain(error, [*COMMANDS, *GROUPS])

@@ -105,66 +105,71 @@ def explain(error: Any, commands: Sequence[str]) -> tuple[str, str]:
     see_help = f"see {command_path} --help"
     text = " ".join(error.format_message().split())
     if hasattr(error, "possibilities"):
-        return f"no such option: {error.option_name}", _meant_option(error) or see_help
+        return f"no such option: {error.option_name}", _suggest_option(error) or see_help
     if unknown := NO_COMMAND.match(text):
         group = error.ctx.command.name
         prefix = "" if group in (None, "bertcli") else f"{group} "
-        return f"no such command: {unknown[1]}", _meant_command(unknown[1], prefix, commands)
+        return f"no such command: {unknown[1]}", _suggest_command(unknown[1], prefix, commands)
     parameter = getattr(error, "param", None)
     if parameter is None:
-        extra = EXTRA_ARGUMENTS.search(text)
+        unexpected = EXTRA_ARGUMENTS.search(text)
         command = error.ctx.command.name if error.ctx else ""
-        if extra and command in NO_ARGUMENTS:
-            return _plain(text), NO_ARGUMENTS[command].format(quote(extra[1]))
+        if unexpected and command in NO_ARGUMENTS:
+            return _plain(text), NO_ARGUMENTS[command].format(quote(unexpected[1]))
         return _plain(text), see_help
-    name = _name_of(parameter)
+    name = _parameter_name(parameter)
     if not error.message:
-        what = "argument" if parameter.param_type_name == "argument" else "option"
-        return f"missing {what} {name}", f"{command_path} -h shows how it is used"
+        return (
+            f"missing {parameter.param_type_name} {name}",
+            f"{command_path} -h shows how it is used",
+        )
     message = " ".join(error.message.split())
     variable = str(parameter.envvar)
     if f"{os.environ.get(variable)!r}"[1:-1] in message.split(" ")[0]:
         name = variable  # the value comes from the environment
-    if refused := NOT_A_CHOICE.match(message):
-        return _not_a_choice(parameter, name, refused[1])
-    if refused := NOT_A_NUMBER.match(message):
-        number = "a whole number" if refused[2] == "int" else "a number"
-        return f"{name}: {refused[1]!r} is not {number}", see_help
-    if refused := OUT_OF_RANGE.match(message):
-        return f"{name}: {refused[1]} is not possible", f"give {_range(refused)}"
+    if match := NOT_A_CHOICE.match(message):
+        return _not_a_choice(parameter, name, match[1])
+    if match := NOT_A_NUMBER.match(message):
+        number = "a whole number" if match[2] == "int" else "a number"
+        return f"{name}: {match[1]!r} is not {number}", see_help
+    if match := OUT_OF_RANGE.match(message):
+        return f"{name}: {match[1]} is not possible", f"give {_range_in_words(match)}"
     return f"{name}: {_plain(message)}", see_help
 
 
-def _meant_option(error: Any) -> str:
+def _suggest_option(error: Any) -> str:
     """Return the hint for an unknown option, or "" if no option is similar."""
     parameters = error.ctx.command.params
     names = [
         name
         for parameter in parameters
-        for name in (*parameter.opts, *parameter.secondary_opts, _name_of(parameter))
+        for name in (*parameter.opts, *parameter.secondary_opts, _parameter_name(parameter))
     ]
     word = error.option_name.lstrip("-").replace("_", "-")
-    return _meant(word, names, OPTIONS_ELSEWHERE)
+    return _suggest_name(word, names, OPTIONS_ELSEWHERE)
 
 
-def _meant_command(word: str, prefix: str, commands: Sequence[str]) -> str:
+def _suggest_command(word: str, prefix: str, commands: Sequence[str]) -> str:
     """Return the hint for an unknown command; ``prefix`` is its group ("pretrain ") or ""."""
     names = [name.removeprefix(prefix) for name in commands if name.startswith(prefix)]
     group = prefix.strip()
     if word in COMMANDS_ELSEWHERE.get(group, "").split():
         return f"did you mean {group}?"
-    elsewhere = {
+    other_names = {
         name.removeprefix(prefix): words
         for name, words in COMMANDS_ELSEWHERE.items()
         if name.startswith(prefix)
     }
-    hint = _meant(word, [*names, "--version"], elsewhere)
+    hint = _suggest_name(word, [*names, "--version"], other_names)
     return hint or f"bertcli {prefix}-h lists the commands"
 
 
-def _meant(word: str, names: Sequence[str], elsewhere: Mapping[str, str]) -> str:
-    """Return a hint with our name for a name from another tool, or with the most similar name."""
-    for name, words in elsewhere.items():
+def _suggest_name(word: str, names: Sequence[str], other_names: Mapping[str, str]) -> str:
+    """Return a hint with our name for a name from another tool, or with the most similar name.
+
+    ``other_names`` maps our names to those in other tools. Returns "" if no name is similar.
+    """
+    for name, words in other_names.items():
         if word in words.split() and name.split()[0] in names:
             if name.rstrip(".").isupper():
                 return f"{name} is an argument: give it without an option"
@@ -175,6 +180,7 @@ def _meant(word: str, names: Sequence[str], elsewhere: Mapping[str, str]) -> str
 
 
 def _not_a_choice(parameter: Any, name: str, value: str) -> tuple[str, str]:
+    """Return the message and the hint for a value that is not a choice of an option."""
     choices = [choice for choice in parameter.type.choices if choice]
     listed = ", ".join(choices)
     if name == "--format":
@@ -184,15 +190,15 @@ def _not_a_choice(parameter: Any, name: str, value: str) -> tuple[str, str]:
     return f"{name}: {value!r} is not a choice", f"{meant}choices: {listed}"
 
 
-def _range(refused: re.Match[str]) -> str:
+def _range_in_words(match: re.Match[str]) -> str:
     """Return the range of a number in words, from "1<=x<=9" or "x>=1"."""
-    _, low, sign, high = refused.groups()
+    _, low, sign, high = match.groups()
     if low:
         return f"{low} to {high}"
     return f"{high} or {'more' if sign.startswith('>') else 'less'}"
 
 
-def _name_of(parameter: Any) -> str:
+def _parameter_name(parameter: Any) -> str:
     """Return the longest name of an option, or the metavar of an argument."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())

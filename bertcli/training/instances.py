@@ -2,7 +2,7 @@
 
     data = Instances(Path("instances"))
     data.rows["input_ids"][0]     # int32 [max_length]
-    print(data.shown(0))          # tokens: [CLS] the man went to [MASK] store ...
+    print(data.example(0))        # tokens: [CLS] the man went to [MASK] store ...
 
 No torch.
 """
@@ -24,8 +24,8 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.options import INDEX
 from bertcli.training.prepare import FORMAT, ROWS, VERSION, row_type
 
-AGAIN = "run bertcli pretrain prepare again"
-LARGEST_SIZE = 1 << 22  # of a vocabulary, and of an instance in tokens
+REPEAT = "run bertcli pretrain prepare again"
+MAX_SIZE = 1 << 22  # maximum size of a vocabulary, and of an instance in tokens
 
 
 class TrainingInstance(NamedTuple):
@@ -62,11 +62,11 @@ class Instances:
     def __init__(self, folder: Path) -> None:
         index = read_object(folder / INDEX, InputError)
         if (index.get("format"), index.get("version")) != (FORMAT, VERSION):
-            raise InputError(f"{folder / INDEX}: no instances of version {VERSION} found", AGAIN)
-        index.hint = AGAIN
+            raise InputError(f"{folder / INDEX}: no instances of version {VERSION} found", REPEAT)
+        index.hint = REPEAT
         self.folder = folder
         self.index = index
-        is_size = whole_number(0, LARGEST_SIZE)
+        is_size = whole_number(0, MAX_SIZE)
         self.max_length = index.needed("max_length", is_size)
         self.max_predictions = index.needed("max_predictions", is_size)
         self.vocab_size = index.needed("vocab_size", is_size)
@@ -78,7 +78,7 @@ class Instances:
         size = dtype.itemsize * count
         path = folder / ROWS
         if not is_regular(path, InputError) or path.stat().st_size != size:
-            raise InputError(f"{path}: has not the {size:,} bytes that {INDEX} says", AGAIN)
+            raise InputError(f"{path}: has not the {size:,} bytes that {INDEX} says", REPEAT)
         self.rows = np.memmap(path, dtype, "r")
 
     def __len__(self) -> int:
@@ -88,19 +88,19 @@ class Instances:
         """Check the sha256 of every file. Raises InputError if one was changed."""
         hashes = self.index.object("sha256")
         for name in (ROWS, *(name for name in TOKENIZER_FILES if name in hashes)):
-            refuse_changed_file(self.folder / name, hashes.text(name), InputError, AGAIN)
+            refuse_changed_file(self.folder / name, hashes.text(name), InputError, REPEAT)
 
-    def shown(self, number: int) -> TrainingInstance:
+    def example(self, number: int) -> TrainingInstance:
         """Return an instance, counted from 0, as text. Raises InputError for unknown ids."""
         row = self.rows[number]
         length = int(row["lengths"])
-        masked = int(row["masked_lm_counts"])
+        masked_count = int(row["masked_lm_counts"])
         return TrainingInstance(
             self.tokenizer.convert_ids_to_tokens(row["input_ids"][:length].tolist()),
             row["token_type_ids"][:length].tolist(),
             bool(row["next_sentence_labels"]),
-            row["masked_lm_positions"][:masked].tolist(),
-            self.tokenizer.convert_ids_to_tokens(row["masked_lm_ids"][:masked].tolist()),
+            row["masked_lm_positions"][:masked_count].tolist(),
+            self.tokenizer.convert_ids_to_tokens(row["masked_lm_ids"][:masked_count].tolist()),
         )
 
     @cached_property

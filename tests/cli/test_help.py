@@ -10,7 +10,7 @@ from test_architecture import options
 from typer.models import OptionInfo
 
 from bertcli.cli.app import COMMANDS, GROUPS, function_of
-from bertcli.cli.display.help import parts_of
+from bertcli.cli.display.help import split_docstring
 from bertcli.cli.options.rules import RULES, parameter_name
 from bertcli.tasks.registry import LEARNING_TASKS, TASK_NAMES
 from bertcli.training.options import Task
@@ -86,7 +86,7 @@ def test_h_shows_defaults():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_name_options_that_there_are(command):
-    _, _, examples = parts_of(getdoc(function_of(command)))
+    _, _, examples = split_docstring(getdoc(function_of(command)))
     text = " ".join(page(command, "--help", 80))
     assert examples
     for example in examples:

@@ -42,7 +42,7 @@ def test_as_json(folder):
     assert report.items() >= index.items()
     assert report["verify"] == {"ok": True}
     data = Instances(folder)
-    assert report["examples"] == [data.shown(number)._asdict() for number in range(5)]
+    assert report["examples"] == [data.example(number)._asdict() for number in range(5)]
     example = report["examples"][0]
     assert len(example["tokens"]) == len(example["segment_ids"])
     assert len(example["masked_lm_positions"]) == len(example["masked_lm_labels"]) > 0

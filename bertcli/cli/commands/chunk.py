@@ -1,4 +1,4 @@
-"""`bertcli chunk`: texts to pieces of at most N tokens."""
+"""`bertcli chunk`: split texts into chunks of at most N tokens."""
 
 from bertcli.cli.options.common import (
     AT,
@@ -21,15 +21,15 @@ from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
 
 
 class ChunkTextOptions(OptionGroup, panel=INPUT):
-    """The texts to divide."""
+    """The texts to split."""
 
     texts: list[str] | None = TEXTS
     text_field = TEXT_FIELD
     join = JOIN
 
 
-class ChunkOptions(OptionGroup, panel=LAYOUT, of=ChunkSettings):
-    """How texts are divided."""
+class ChunkOptions(OptionGroup, panel=LAYOUT, record_class=ChunkSettings):
+    """Length and boundaries of chunks."""
 
     max_length = number(
         "Maximum tokens of a chunk (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
@@ -58,11 +58,11 @@ def chunk(
     give the text. -f txt writes only the chunks, one per line, or NUL-terminated with -0.
     """
     console.beside_output = output.on_terminal
-    form = output.form()
-    if form == TXT and files.keep_fields:
+    file_format = output.resolve_format()
+    if file_format == TXT and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
-    taken = frozenset(WRITTEN) if form != TXT else frozenset()
-    reader = reader_of(texts, files, no_pairs=True, reserved=taken)
+    reserved = frozenset(WRITTEN) if file_format != TXT else frozenset()
+    reader = reader_of(texts, files, no_pairs=True, reserved=reserved)
     tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))
     if tokenizer.limit is not None and chunker.limit > tokenizer.limit:
@@ -70,10 +70,10 @@ def chunk(
             f"--max-length {chunker.limit} is more than the model's limit of {tokenizer.limit} "
             "tokens"
         )
-    run = ChunkRun(reader, chunker, form)
-    written = FINISHED if form == TXT else form
-    with output.open(written, reader.source.inputs, model, run=run, weights=False) as put:
-        for pieces in console.track(run):
-            put(pieces)
-    console.special_tokens(run.tally)
+    run = ChunkRun(reader, chunker, file_format)
+    writer = FINISHED if file_format == TXT else file_format
+    with output.open(writer, reader.source.inputs, model, run=run, uses_weights=False) as write:
+        for rows in console.track(run):
+            write(rows)
+    console.warn_special_tokens(run.tally)
     console.close(reader)

@@ -22,7 +22,7 @@ from bertcli.cli.options.common import (
     VectorOutput,
     interrupted_note,
 )
-from bertcli.cli.options.completion import completed
+from bertcli.cli.options.completion import complete_choices
 from bertcli.cli.options.groups import (
     LAYOUT,
     OUTPUT,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.run import TokenCounts
 
 
-class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
+class VectorOptions(OptionGroup, panel="Vectors", record_class=EmbedOptions):
     """How vectors are computed from hidden states."""
 
     pooling = option(
@@ -62,7 +62,7 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
         "(--token-vectors).",
         "MODE",
         envvar="BERTCLI_POOLING",
-        complete=completed(*POOLINGS, *ALONE),
+        complete=complete_choices(*POOLINGS, *ALONE),
     )
     token_vectors = flag(
         "One vector per token, special tokens included. For late-interaction models "
@@ -96,7 +96,7 @@ class VectorOptions(OptionGroup, panel="Vectors", of=EmbedOptions):
     prompt_name = PROMPT_NAME
 
 
-class LengthOptions(OptionGroup, panel=LAYOUT, of=EmbedOptions):
+class LengthOptions(OptionGroup, panel=LAYOUT, record_class=EmbedOptions):
     """How long texts are handled."""
 
     max_length = number(
@@ -149,66 +149,72 @@ def embed(
     """
     console.beside_output = output.on_terminal
     options = record(EmbedOptions, vector, length, compute)
-    form = output.format if engine.engine == "ray" else output.form()
-    if not options.per_token:  # of tokens and words, the index has the fields
-        source.refuse_kept_fields(form)
+    file_format = output.format if engine.engine == "ray" else output.resolve_format()
+    if not options.per_token:  # the index of token and word vectors stores the fields
+        source.refuse_kept_fields(file_format)
     if engine.engine == "ray":
 
-        def make(find: Any, source: "Input", form: str, pool: "Pool") -> "ShardJob":
+        def make_job(
+            find_model: Any, source: "Input", file_format: str, pool: "Pool"
+        ) -> "ShardJob":
             from bertcli.ray.run import EmbedJob
 
-            source = source.changed(reserved=_taken(options))
-            how = replace(options, threads=compute.threads or pool.cpus)
             return record(
-                EmbedJob, vector, output, model=find, source=source, options=how, form=form
+                EmbedJob,
+                vector,
+                output,
+                model=find_model,
+                source=source.changed(reserved=_reserved_fields(options)),
+                options=replace(options, threads=compute.threads or pool.cpus),
+                form=file_format,
             )
 
-        on_ray(make, source, model, output, engine, console)
+        on_ray(make_job, source, model, output, engine, console)
         return
     if output.output is None and file.update:
         raise UsageError("--update requires --output")
-    if form != "table":
-        refuse_format(form, options)
+    if file_format != "table":
+        refuse_format(file_format, options)
         if output.output is None:
-            refuse_stream(form, vector.precision)
+            refuse_stream(file_format, vector.precision)
     elif vector.precision != "float32":
         raise UsageError(
             f"a table shows float32, not --precision {vector.precision}",
             "give -f jsonl, or -o FILE",
         )
     reader = source.reader()
-    if form != "table":
-        reader.reserve(_taken(options))  # which imports numpy
+    if file_format != "table":
+        reader.reserve(_reserved_fields(options))  # imports numpy, so not before the input is open
     folder = model.folder(files_for(options.dtype))
-    from bertcli.embedding.embedder import Embedder  # its backend comes with it
+    from bertcli.embedding.embedder import Embedder  # imports the backend
 
     embedder = Embedder.open(folder, options, extra=True)
     sentence = embedder.sentence
-    where = sentence.found_in or "not specified by the model"
-    pooling = "" if options.several else f"pooling: {embedder.options.pooling} ({where})"
+    pooling_source = sentence.found_in or "not specified by the model"
+    pooling = "" if options.several else f"pooling: {embedder.options.pooling} ({pooling_source})"
     console.detail(pooling)
     reader = embedder.divided(reader)
     if (source.pairs or source.pair) and sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
-        tally = _to_stream(embedder, reader, vector.precision, form, console)
+        tally = _embed_to_stdout(embedder, reader, vector.precision, file_format, console)
     else:
         from bertcli.runs.vector_run import VectorRun, VectorTarget
 
-        target = record(VectorTarget, vector, output, file, path=output.output, form=form)
-        tally = _to_file(VectorRun(embedder, reader, target), console)
+        target = record(VectorTarget, vector, output, file, path=output.output, form=file_format)
+        tally = _embed_to_file(VectorRun(embedder, reader, target), console)
     if options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
-        console.truncated(tally, embedder.max_length, advice)
-    console.special_tokens(tally)
-    console.empty(tally)
+        console.warn_truncated(tally, embedder.max_length, advice)
+    console.warn_special_tokens(tally)
+    console.note_empty(tally)
     if options.pooling == "auto" and not sentence.found_in and not console.verbose:
         console.note(pooling)
     console.close(reader)
 
 
-def _taken(options: EmbedOptions) -> frozenset[str]:
-    """Return the names that no carried field may have."""
+def _reserved_fields(options: EmbedOptions) -> frozenset[str]:
+    """Return the fields of the output, whose names no carried field may have."""
     from bertcli.formats.vector_writer import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
 
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
@@ -217,7 +223,8 @@ def _taken(options: EmbedOptions) -> frozenset[str]:
     return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
 
 
-def _to_file(run: "VectorRun", console: Console) -> "TokenCounts":
+def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":
+    """Execute a run that writes a file, and report the result. Exit if the file is complete."""
     from bertcli.runs.run_folder import OutputState
 
     target = run.target
@@ -241,30 +248,31 @@ def _to_file(run: "VectorRun", console: Console) -> "TokenCounts":
     return run.tally
 
 
-def _to_stream(
+def _embed_to_stdout(
     embedder: "Embedder",
     reader: "Reader",
     precision: str,
-    form: str,
+    file_format: str,
     console: Console,
 ) -> "TokenCounts":
+    """Write vectors to stdout, or draw the first ones as a table."""
     from bertcli.embedding.embed_run import EmbedRun
     from bertcli.runs.embedded_rows import stdout_writer
 
-    if form == "table":
-        from bertcli.cli.display.tables import MOST, show, vector_views
+    if file_format == "table":
+        from bertcli.cli.display.tables import MAX_DRAWN, show, vector_views
 
         blocks: list[EmbeddedBlock] = []
 
         def keep_first(block: "EmbeddedBlock") -> None:
-            if sum(map(len, blocks)) < MOST:
+            if sum(map(len, blocks)) < MAX_DRAWN:
                 blocks.append(block)
 
         run = EmbedRun(embedder, reader, keep_first)
         console.follow(run)
         show(*vector_views(blocks, run.tally.records, embedder.term_names))
     else:
-        with stdout_writer(form, precision, embedder.term_names) as write:
+        with stdout_writer(file_format, precision, embedder.term_names) as write:
             run = EmbedRun(embedder, reader, write)
             console.follow(run)
     return run.tally

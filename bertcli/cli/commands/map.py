@@ -1,4 +1,4 @@
-"""`bertcli map`: what is in a corpus, at a look."""
+"""`bertcli map`: an overview of a corpus, as a page or as rows."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,8 @@ from bertcli.cli.options.common import (
     ConsoleOptions,
     ModelOptions,
     RowOutput,
-    fields_asked,
     format_option,
+    given_field_options,
     reader_of,
 )
 from bertcli.cli.options.completion import complete_field
@@ -25,15 +25,15 @@ from bertcli.records.input import Input
 from bertcli.records.reader import refuse_pipes
 
 
-class MapFileOptions(FileOptions, of=Input):
-    """The texts to lay out."""
+class MapFileOptions(FileOptions, record_class=Input):
+    """The texts of the map."""
 
     keep_fields = KEEP_FIELDS
     infer_types = INFER_TYPES
 
 
 class MapViewOptions(OptionGroup):
-    """How the map is made."""
+    """Clusters, colors and seed of the map."""
 
     color = option(
         "Color the page by a field of the texts (default: by cluster).",
@@ -57,17 +57,17 @@ class MapOutput(RowOutput):
     format = format_option("html", "table", *ROW_CHOICES)
 
     def __post_init__(self) -> None:
-        """Recognize the suffix of a page, which is no format of rows."""
+        """Set the format of a page from the suffix .html, which is not a format of rows."""
         super().__post_init__()
         if self.output and suffix_of(self.output) == ".html":
             if self.format != "auto":
                 refuse_other_suffix(self.output, self.format, {".html": "html"})
             self.format = "html"
 
-    is_beside = False  # whether the page is named after its input
+    is_named_after_input = False
 
-    def write_page_beside(self, name: str) -> None:
-        """Write a page beside the file or folder of this name, where no output is chosen."""
+    def name_after_input(self, name: str) -> None:
+        """Write a page next to the file or folder of this name, if no output was given."""
         if self.output or self.format not in ("auto", "html"):
             return
         if self.format == "html" and not self.on_terminal:
@@ -75,7 +75,7 @@ class MapOutput(RowOutput):
         path = f"{name.rstrip('/')}.map.html" if os.path.exists(name) else "map.html"
         self.output = Path(path)
         self.format = "html"
-        self.is_beside = True
+        self.is_named_after_input = True
 
 
 def map(
@@ -99,30 +99,31 @@ def map(
     from bertcli.inspection.corpus_map import COLUMNS, CorpusMap, require_scikit_learn
     from bertcli.retrieval.search import stored_vectors
 
-    output.write_page_beside((texts.files or ["-"])[0])
-    form = output.form()
-    if view.color and form != "html":
+    output.name_after_input((texts.files or ["-"])[0])
+    file_format = output.resolve_format()
+    if view.color and file_format != "html":
         raise UsageError(
-            f"--color is for a page, not for {form}",
+            f"--color is for a page, not for {file_format}",
             "give -o FILE.html; --keep-fields copies fields to other formats",
         )
     require_scikit_learn()
     keep = texts.keep_fields
-    taken = frozenset({"id", *COLUMNS})
-    if form == "html":
+    reserved = frozenset({"id", *COLUMNS})
+    if file_format == "html":
         keep = view.color
-        taken = frozenset()
-    asked = (*fields_asked([texts]), *(["--color"] if view.color else []))
-    reader = reader_of(texts, named=texts.files, keep=keep, reserved=taken, requested=asked)
+        reserved = frozenset()
+    requested = (*given_field_options([texts]), *(["--color"] if view.color else []))
+    reader = reader_of(texts, files=texts.files, keep=keep, reserved=reserved, requested=requested)
     refuse_pipes(reader)
     search = texts.search(reader, model, compute)
-    with output.open(FINISHED if form == "html" else form, texts.inputs(reader), model) as write:
+    writer = FINISHED if file_format == "html" else file_format
+    with output.open(writer, texts.inputs(reader), model) as write:
         with stored_vectors(search, console) as stored:
             console.note("laying out the texts" if console.watched else "")
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)
-        write([corpus_map.page(title, view.color)] if form == "html" else corpus_map.rows())
-    if output.is_beside:
+        write([corpus_map.page(title, view.color)] if file_format == "html" else corpus_map.rows())
+    if output.is_named_after_input:
         console.note(
             f"the map is written to {output.output}; -o FILE or -f jsonl for another output"
         )

@@ -1,4 +1,4 @@
-"""The models on this machine: `bertcli inspect`, `models` and `export`."""
+"""The commands for models: `bertcli inspect`, `models`, `export` and `distil`."""
 
 import os
 from collections.abc import Mapping
@@ -52,9 +52,9 @@ from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.input import Input
 from bertcli.training.options import INDEX
 
-# A pattern in place of a name: a model without a tokenizer can be inspected all the same.
-EXAMPLES = 5  # training instances that are shown
-FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
+MAX_EXAMPLES = 5  # training instances that are shown
+# vocab.txt is a glob pattern, so that a model without a tokenizer can be inspected.
+INSPECTED_FILES = tuple("vocab.tx[t]" if name == "vocab.txt" else name for name in MODEL_FILES)
 
 
 class TargetOptions(OptionGroup):
@@ -68,28 +68,28 @@ class TargetOptions(OptionGroup):
     )
 
     def file(self) -> Path | None:
-        """Return the file to inspect; None when it is a model."""
+        """Return the file to inspect; None if the target is not a file."""
         path = Path(os.path.expanduser(self.target or "."))
         is_file = str(path).lower().endswith(FILE_SUFFIXES) or os.path.isfile(path)
         return path if is_file and not os.path.isdir(path) else None
 
     def instances(self) -> Path | None:
-        """Return the folder of training instances to inspect; None when it is something else."""
+        """Return the folder of training instances to inspect; None if the target is not one."""
         path = Path(os.path.expanduser(self.target or "."))
         return path if self.target is not None and os.path.isfile(path / INDEX) else None
 
     def folder(self, model: ModelOptions) -> ModelFolder:
         """Return the folder of the model; a path to a folder is used whatever it contains."""
-        usual = (DEFAULT_MODEL, os.environ.get("BERTCLI_MODEL"))
-        if self.target is not None and model.model not in (self.target, *usual):
+        defaults = (DEFAULT_MODEL, os.environ.get("BERTCLI_MODEL"))
+        if self.target is not None and model.model not in (self.target, *defaults):
             raise UsageError(f"two models: {self.target} and --model {model.model}", "give one")
         name = self.target if self.target is not None else model.model
         is_folder = os.path.isdir(os.path.expanduser(name))
-        return model.changed(model=name).folder(() if is_folder else FILES)
+        return model.changed(model=name).folder(() if is_folder else INSPECTED_FILES)
 
 
 class ViewOptions(OptionGroup, panel="Other views"):
-    """The parts to show."""
+    """The views to show."""
 
     json = flag("Print everything as one JSON object.")
     tree = flag("Show the modules, with shapes and parameters.")
@@ -100,7 +100,7 @@ class ViewOptions(OptionGroup, panel="Other views"):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The parts that were requested by name."""
+        """The views that were requested, in their order of output."""
         names = ("tree", "tensors", "config", "tokenizer", "verify")
         return tuple(name for name in names if getattr(self, name))
 
@@ -133,25 +133,28 @@ class AttentionOptions(OptionGroup, panel="Attention"):
     overwrite = flag("Replace an existing file.")
 
     def check(self) -> None:
-        """Refuse contradicting options, before anything is read."""
+        """Raise UsageError if the options contradict each other."""
         if self.attention is None:
             return
         if len(self.attention) > 1:
             if self.pair is not None or self.extra:
                 raise UsageError("--pair and --extra need exactly one --attention TEXT")
-            if self.form in DRAWN:
+            if self.file_format in DRAWN:
                 raise UsageError(
                     f"{self.output}: a figure shows one text (--attention)",
                     "-o FILE.html, .json and .npz hold several",
                 )
-        if self.output is not None and self.form not in PICTURES:
+        if self.output is not None and self.file_format not in PICTURES:
             suffixes = ", ".join(f".{name}" for name in PICTURES)
             raise UsageError(
                 f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
             )
 
     def extra_ids(self, fields: Mapping[str, str]) -> dict[str, str]:
-        """Return the ids of each field; UsageError for an embedding that the model lacks."""
+        """Return the ids of each field in ``fields``, which maps extra embeddings to fields.
+
+        Raises UsageError for an embedding that the model lacks.
+        """
         ids_of_fields = {}
         for text in self.extra or ():
             name, _, ids = text.partition("=")
@@ -165,8 +168,8 @@ class AttentionOptions(OptionGroup, panel="Attention"):
         return ids_of_fields
 
     @property
-    def form(self) -> str:
-        """The format that the name of the output asks for."""
+    def file_format(self) -> str:
+        """The format of the output, which is its suffix without the dot; "" without output."""
         return self.output.suffix.lower()[1:] if self.output else ""
 
 
@@ -186,82 +189,83 @@ def inspect(
     path = target.file()
     instances = target.instances()
     attention.check()
-    of_model = attention.attention is not None or views.tree or views.config or views.tokenizer
-    if of_model and (path or instances):
+    needs_model = attention.attention is not None or views.tree or views.config or views.tokenizer
+    if needs_model and (path or instances):
         raise UsageError("--attention, --tree, --config and --tokenizer require a model")
     if instances:
-        _instances(instances, views)
+        _show_instances(instances, views)
         return
     if path:
-        sound = _file(inspect_file(path), views)
+        passed = _show_file(inspect_file(path), views)
     else:
         folder = target.folder(model)
-        static = folder.is_static
-        if static and (attention.attention is not None or views.tree):
-            folder.require_encoder()  # says that there is no encoder
-        report = inspect_static(folder) if static else inspect_folder(folder)
+        is_static = folder.is_static
+        if is_static and (attention.attention is not None or views.tree):
+            folder.require_encoder()  # raises an error
+        report = inspect_static(folder) if is_static else inspect_folder(folder)
         if isinstance(report, FolderReport) and attention.attention is not None:
-            _attention(report, attention, views)
+            _show_attention(report, attention, views)
             return
-        sound = _model(report, views)
-    if not sound:
+        passed = _show_model(report, views)
+    if not passed:
         raise typer.Exit(1)
 
 
-def _model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
-    """Show a model, and return whether it is sound as far as that was to be verified.
-
-    Nothing is checked otherwise.
-    """
+def _show_model(report: FolderReport | StaticReport, views: ViewOptions) -> bool:
+    """Show a model. Return False if --verify was given and a check failed."""
     checks = verify_model(report)
     if not views.json:
         from bertcli.cli.display.inspection import show_model
 
         return show_model(report, views.chosen, checks)
-    done = [*checks] if views.verify else []
+    results = list(checks) if views.verify else []
     values = report.to_json()
     if views.tree and isinstance(report, FolderReport):
         values["tree"] = asdict(report.tree())
     if views.verify:
-        values["verify"] = [asdict(check) for check in done]
+        values["verify"] = [asdict(check) for check in results]
     _print_json(values)
-    return all(check.ok is not False for check in done)
+    return all(check.ok is not False for check in results)
 
 
-def _file(report: FileReport, views: ViewOptions) -> bool:
-    """Show a file of vectors, and return whether it is sound as far as that was to be verified."""
-    recorded = (report.manifest or {}).get("sha256")
-    check = hash_check(report.file, recorded) if views.verify else None
+def _show_file(report: FileReport, views: ViewOptions) -> bool:
+    """Show a file of vectors. Return False if --verify was given and a check failed."""
+    recorded_hash = (report.manifest or {}).get("sha256")
+    check = hash_check(report.file, recorded_hash) if views.verify else None
     if views.json:
         _print_json(report.to_json() | ({"verify": {"ok": check.ok}} if check else {}))
     else:
         from bertcli.cli.display.inspection import show_vectors
 
-        show_vectors(report, check, whole=views.tensors)
+        show_vectors(report, check, all_arrays=views.tensors)
     return check is None or (check.ok is not False and report.finite)
 
 
-def _instances(folder: Path, views: ViewOptions) -> None:
-    """Show a folder of training instances, whose files are checked if that was to be verified."""
+def _show_instances(folder: Path, views: ViewOptions) -> None:
+    """Show a folder of training instances. With --verify, check its files first."""
     from bertcli.training.instances import Instances
 
     if views.tensors:
         raise UsageError("--tensors requires a model or a file of vectors")
-    data = Instances(folder)
+    instances = Instances(folder)
     if views.verify:
-        data.verify()
-    examples = [data.shown(number) for number in range(min(EXAMPLES, len(data)))]
+        instances.verify()
+    count = min(MAX_EXAMPLES, len(instances))
+    examples = [instances.example(number) for number in range(count)]
     if views.json:
-        shown = [example._asdict() for example in examples]
-        verified = {"verify": {"ok": True}} if views.verify else {}
-        _print_json({"folder": str(folder), **data.index, "examples": shown, **verified})
+        report = {"folder": str(folder), **instances.index}
+        report["examples"] = [example._asdict() for example in examples]
+        if views.verify:
+            report["verify"] = {"ok": True}
+        _print_json(report)
     else:
         from bertcli.cli.display.inspection import show_instances
 
-        show_instances(data, examples, verified=views.verify)
+        show_instances(instances, examples, verified=views.verify)
 
 
-def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions) -> None:
+def _show_attention(report: FolderReport, options: AttentionOptions, views: ViewOptions) -> None:
+    """Show the attention maps of texts, or write them to a file."""
     from bertcli.inspection.attention import (
         look,
         numbers,
@@ -270,40 +274,41 @@ def _attention(report: FolderReport, asked: AttentionOptions, views: ViewOptions
     )
     from bertcli.records.record import Record
 
-    layers = asked.layers
-    if layers is None and (asked.form in DRAWN or not (asked.form or views.json)):
+    layers = options.layers
+    if layers is None and (options.file_format in DRAWN or not (options.file_format or views.json)):
         layers = "-1"
-    mean = asked.heads == "mean"
-    heads = None if mean else numbers(asked.heads, "heads")
+    mean = options.heads == "mean"
+    heads = None if mean else numbers(options.heads, "heads")
     chosen_layers = numbers(layers, "layers")
-    if asked.form in DRAWN:
-        require_matplotlib(f"{asked.output}: drawing .{asked.form}")
-    shown_maps = []
-    ids = asked.extra_ids(report.config.fields_of_extra)
-    texts = enumerate(asked.attention or (), 1)
-    records = [Record(text, asked.pair, extra=ids, line=line) for line, text in texts]
+    if options.file_format in DRAWN:
+        require_matplotlib(f"{options.output}: drawing .{options.file_format}")
+    maps_of_texts = []
+    ids = options.extra_ids(report.config.fields_of_extra)
+    texts = enumerate(options.attention or (), 1)
+    records = [Record(text, options.pair, extra=ids, line=line) for line, text in texts]
     for text_maps, dropped in look(report, records, chosen_layers, heads, mean):
-        shown_maps.append(text_maps)
+        maps_of_texts.append(text_maps)
         if dropped:
             LOG.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
-    if asked.output:
-        write_maps(asked.output, shown_maps, report, overwrite=asked.overwrite)
-        for text_maps in shown_maps:
+    if options.output:
+        write_maps(options.output, maps_of_texts, report, overwrite=options.overwrite)
+        for text_maps in maps_of_texts:
             maps = counted(text_maps.count, "map")
-            LOG.note(f"{asked.output}: {maps} of {counted(len(text_maps.tokens), 'token')}")
+            LOG.note(f"{options.output}: {maps} of {counted(len(text_maps.tokens), 'token')}")
     elif views.json:
-        shown = [text_maps.to_json() for text_maps in shown_maps]
-        _print_json(shown if len(shown) > 1 else shown[0])
+        values = [text_maps.to_json() for text_maps in maps_of_texts]
+        _print_json(values if len(values) > 1 else values[0])
     else:
         from bertcli.cli.display.inspection import attention_view
         from bertcli.cli.display.tables import drawing
 
         with drawing() as screen:
-            for text_maps in shown_maps:
+            for text_maps in maps_of_texts:
                 attention_view(screen, text_maps)
 
 
 def _print_json(value: Any) -> None:
+    """Write a value to stdout as JSON, indented on a terminal."""
     import json
 
     from bertcli.formats.writers import open_output
@@ -331,7 +336,7 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
     from bertcli.inspection.folder import ModelFacts, facts_of
     from bertcli.model_folder.find import stored_models
 
-    form = output.form()
+    file_format = output.resolve_format()
     rows = []
     for model in stored_models():
         absent = ModelFacts(problem="no files of its main revision")
@@ -346,7 +351,7 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
             }
         )
     names = ("model", "state", "bytes", "path", *ModelFacts._fields)
-    with output.open(form, view="models_view") as write:
+    with output.open(file_format, view="models_view") as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
 
@@ -407,7 +412,7 @@ def models_remove(model: RemovalOptions, console: ConsoleOptions) -> None:
 
 
 class GraphOptions(OptionGroup):
-    """What is made."""
+    """File format and number format of the graph."""
 
     to: Literal["openvino", "onnx"] = option(
         "File format: OpenVINO IR or ONNX (extra onnx).", default="openvino"
@@ -444,7 +449,7 @@ def export(
 
 
 class StudentOptions(OptionGroup):
-    """What the student is like."""
+    """Dimensions and vocabulary of the student."""
 
     dim = number("Dimensions of a vector (default: 256, or as many as the model allows).")
     words = number(
@@ -452,8 +457,8 @@ class StudentOptions(OptionGroup):
     )
 
 
-class FrequencyOptions(OptionGroup, panel=INPUT, of=Input):
-    """Where the frequencies of tokens are from."""
+class FrequencyOptions(OptionGroup, panel=INPUT, record_class=Input):
+    """The texts from which token frequencies are counted."""
 
     corpus: list[str] | None = option(
         "Weight down tokens that are frequent in these texts, and measure the student, with and "
@@ -494,7 +499,7 @@ def distil(
     """
     reader = None
     if texts.corpus:
-        reader = reader_of(texts, named=texts.corpus, no_pairs=True)
+        reader = reader_of(texts, files=texts.corpus, no_pairs=True)
     from bertcli.embedding.options import EmbedOptions
     from bertcli.exporting.distil import Distillation
 
@@ -518,25 +523,25 @@ def distil(
         console.close(reader)
 
 
-FEW_COMPARED = 100  # texts, of which an agreement is a rough figure
+MIN_COMPARED = 100  # texts below which an agreement is called a rough figure
 
 
 def report_agreement(
-    console: ConsoleOptions, student: Mapping[str, Any], plain: Mapping[str, Any]
+    console: ConsoleOptions, student: Mapping[str, Any], without_corpus: Mapping[str, Any]
 ) -> None:
-    """Report how far a student agrees with its model, and how far without the corpus."""
+    """Report the agreement of a student with its model, and that of one without --corpus."""
     correlation = student["similarity_correlation"]
-    plain_correlation = plain["similarity_correlation"]
+    plain_correlation = without_corpus["similarity_correlation"]
     if correlation is None or plain_correlation is None:
         return
     overlap = student["neighbour_overlap"]
-    plain_overlap = plain["neighbour_overlap"]
+    plain_overlap = without_corpus["neighbour_overlap"]
     console.note(
         f"agreement with the model on {student['rows_compared']:,} texts: similarities correlate "
         f"by {correlation:.3f} (without --corpus: {plain_correlation:.3f}), {overlap:.1%} of "
         f"nearest neighbours shared (without: {plain_overlap:.1%})"
     )
-    if student["rows_compared"] < FEW_COMPARED:
+    if student["rows_compared"] < MIN_COMPARED:
         texts = counted(student["rows_compared"], "text")
         console.note(f"agreement is a rough figure: a tenth of the corpus is only {texts}")
     if correlation < plain_correlation and overlap < plain_overlap:

@@ -1,4 +1,4 @@
-"""`--engine ray`: from folders and globs of files to a folder of files."""
+"""`--engine ray`: read folders and globs of files, and write a folder of files."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from bertcli.cli.display.console import Console
-from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, allowed_form
+from bertcli.cli.options.common import InputOptions, ModelOptions, OutputOptions, check_format
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError, counted
 from bertcli.formats.registry import JSON, JSONL, PARQUET, VECTORS
@@ -33,7 +33,7 @@ class EngineOptions(OptionGroup, panel="Engine"):
     cpus_per_worker = number("CPUs and threads per Ray worker.")
 
     def pool(self) -> "Pool":
-        """Return the workers requested; for a tokenizer of one CPU each, as it uses only one."""
+        """Return the requested workers. Those of a tokenizer have one CPU, as it uses only one."""
         from bertcli.ray.run import Pool
 
         if isinstance(self, EmbedEngineOptions):
@@ -67,7 +67,7 @@ LOCK = ".bertcli.lock"  # in the folder of the output, while a run writes there
 
 
 def on_ray(
-    make: Callable[..., "ShardJob"],
+    make_job: Callable[..., "ShardJob"],
     source: InputOptions,
     model: ModelOptions,
     output: OutputOptions,
@@ -76,8 +76,7 @@ def on_ray(
 ) -> None:
     """Run a job on every input file, on the workers of a cluster, and report the result.
 
-    ``make`` makes it of a function that finds the model, the source, the output format, and the
-    resources of a worker.
+    ``make_job(find_model, source, file_format, pool)`` returns the job.
     """
     from bertcli.io.lock import locked
     from bertcli.io.publish import explained
@@ -86,26 +85,26 @@ def on_ray(
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
-    form = PARQUET if output.format == "auto" else output.format
-    if form == JSON:
-        form = JSONL
-    form = allowed_form(form, VECTORS)
-    place = output_place(output.output)
-    read = source.source()
-    shards = plan(read, place, form)
-    began = monotonic()
+    file_format = PARQUET if output.format == "auto" else output.format
+    if file_format == JSON:
+        file_format = JSONL
+    check_format(file_format, VECTORS)
+    output_folder = output_place(output.output)
+    job_source = source.source()
+    shards = plan(job_source, output_folder, file_format)
+    start = monotonic()
     with ExitStack() as stack:
-        if is_local(place):
-            folder = local_path(place)
+        if is_local(output_folder):
+            folder = local_path(output_folder)
             with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / LOCK, folder, keep_folder=True))
         nodes = stack.enter_context(connected(engine.ray_address))
         pool = engine.pool().on(nodes)
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
-        job = make(model.folder, read, form, pool)
-        done = console.follow(ShardRun(job, shards, pool))
-        put_manifest(place, done)
-    console.note(told(done, monotonic() - began))
-    console.truncated(totals(done), done[0].max_length)
-    console.skipped(sum(shard.skipped for shard in done), f": see the files *{DEAD}")
+        job = make_job(model.folder, job_source, file_format, pool)
+        results = console.follow(ShardRun(job, shards, pool))
+        put_manifest(output_folder, results)
+    console.note(told(results, monotonic() - start))
+    console.warn_truncated(totals(results), results[0].max_length)
+    console.exit_if_skipped(sum(shard.skipped for shard in results), f": see the files *{DEAD}")

@@ -1,4 +1,4 @@
-"""What compares vectors: `bertcli similar`, `duplicates` and `compare`."""
+"""The commands that compare vectors: `bertcli similar`, `duplicates` and `compare`."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,8 +88,8 @@ class QueryOptions(OptionGroup):
     )
 
     @property
-    def typed(self) -> bool:
-        """Whether queries are typed at a prompt: none is given, and stdin is a terminal."""
+    def is_typed(self) -> bool:
+        """True if queries are typed at a prompt: none is given, and stdin is a terminal."""
         return not (self.queries or self.input or self.mine) and stdin_is_terminal()
 
     def reader(self) -> Reader:
@@ -105,7 +105,7 @@ class QueryOptions(OptionGroup):
         )
 
 
-class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
+class CorpusOptions(OptionGroup, panel=INPUT, record_class=Input):
     """The corpus to search."""
 
     corpus: list[str] | None = option(
@@ -143,7 +143,7 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
     max_record_bytes = MAX_RECORD_BYTES
 
     def refuse_file_names(self, queries: Sequence[str]) -> None:
-        """Raise UsageError where names of files are given as queries, and hardly meant so."""
+        """Raise UsageError for queries that are names of files, and probably meant as a corpus."""
         files = [query for query in queries if os.path.isfile(query)]
         folders = [query for query in queries[1:] if os.path.isdir(query)]
         if len(files) > 1 and len(files) == len(queries):
@@ -155,26 +155,26 @@ class CorpusOptions(OptionGroup, panel=INPUT, of=Input):
             )
         if self.corpus or self.vectors or self.index:
             return
-        for paths, what in ((files, "file"), (folders, "folder")):
+        for paths, file_type in ((files, "file"), (folders, "folder")):
             if paths:
                 corpus = f"--corpus {quote(paths[-1])}"
-                raise UsageError("nothing to search", f"{corpus} searches that {what}")
+                raise UsageError("nothing to search", f"{corpus} searches that {file_type}")
 
     def check(self, queries: Sequence[str]) -> None:
-        """Raise UsageError when there is nothing to search, or it cannot be read as needed."""
+        """Raise UsageError if there is no corpus, or if stdin would be read twice."""
         if not (self.corpus or self.vectors or self.index):
             raise UsageError("nothing to search", "give --corpus FILE, or --vectors FILE")
         if "-" in (self.corpus or ()) and "-" in queries:
             raise UsageError("queries and the corpus cannot both be read from stdin")
 
     def reader(self) -> Reader | None:
-        """Return the reader of the texts; None where vectors alone are searched."""
+        """Return the reader of the texts; None without --corpus."""
         if not self.corpus:
             return None
         from bertcli.retrieval.search import OF_HITS
 
         skip_empty = bool(self.skip_empty)
-        return reader_of(self, named=self.corpus, skip_empty=skip_empty, reserved=OF_HITS)
+        return reader_of(self, files=self.corpus, skip_empty=skip_empty, reserved=OF_HITS)
 
 
 class ScoreOptions(OptionGroup, panel="Scores"):
@@ -217,8 +217,8 @@ class ScoreOptions(OptionGroup, panel="Scores"):
     )
     rerank_top = number("Results that are reranked (--rerank).", default=100)
 
-    def reranking(self, model: ModelOptions) -> list[ModelOptions]:
-        """Return the cross-encoder that is asked for, if one is. UsageError for no such model."""
+    def cross_encoders(self, model: ModelOptions) -> list[ModelOptions]:
+        """Return the model of --rerank, if given. Raises UsageError for the default model."""
         if self.rerank is None:
             return []
         if is_default(self.rerank):
@@ -247,14 +247,14 @@ def similar(
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
     $ bertcli similar 'what did we decide?' --corpus notes/ --index notes.index
     """
-    form = output.form(usual=JSONL if query.mine else "")
+    file_format = output.resolve_format(default=JSONL if query.mine else "")
     corpus.refuse_file_names(query.queries or ())
-    typed = query.typed and form == "table" and output.on_terminal
-    queries = Reader(Input()) if typed else query.reader()
-    corpus.check(("-",) if typed else queries.source.paths)
-    texts = corpus.reader()
+    is_typed = query.is_typed and file_format == "table" and output.on_terminal
+    queries = Reader(Input()) if is_typed else query.reader()
+    corpus.check(("-",) if is_typed else queries.source.paths)
+    corpus_reader = corpus.reader()
     folder = model.folder(files_for(compute.dtype))
-    models = [model, *score.reranking(model)]
+    models = [model, *score.cross_encoders(model)]
     from bertcli.embedding.options import EmbedOptions
     from bertcli.retrieval.search import Search, SearchOptions, lexical_answers
     from bertcli.retrieval.search import answers as answers_of_search
@@ -262,54 +262,62 @@ def similar(
 
     options = record(SearchOptions, query, corpus, score)
     rerank = None
-    for reranking in models[1:]:
-        rerank = _reranker(reranking, query, compute)
+    for cross_encoder in models[1:]:
+        rerank = _reranker(cross_encoder, query, compute)
         options = replace(options, top_k=max(query.top_k, score.rerank_top), threshold=None)
-    how = record(EmbedOptions, compute, score)
-    whole = texts and WHOLE_FILE in map(texts.format_of, texts.source.paths)
-    reading = [*queries.source.paths, *(texts.source.paths if texts else ())]
-    reading += [str(corpus.vectors)] if corpus.vectors else []
-    if corpus.index and not texts:  # else it follows the corpus
-        reading.append(str(corpus.index / MANIFEST))
+    embed_options = record(EmbedOptions, compute, score)
+    has_whole_files = False
+    inputs = list(queries.source.paths)
+    if corpus_reader:
+        paths = corpus_reader.source.paths
+        has_whole_files = WHOLE_FILE in map(corpus_reader.format_of, paths)
+        inputs += paths
+    if corpus.vectors:
+        inputs.append(str(corpus.vectors))
+    if corpus.index and not corpus_reader:  # with a corpus, the index depends on it
+        inputs.append(str(corpus.index / MANIFEST))
     search: Search | None = None
-    if texts and score.lexical and not corpus.index:
-        refuse_pipes(texts)
+    if corpus_reader and score.lexical and not corpus.index:
+        refuse_pipes(corpus_reader)
         tokenizer = model.tokenizer()
-        if whole:
-            texts.divide_by(partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph"))))
+        if has_whole_files:
+            corpus_reader.divide_by(
+                partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
+            )
         answers: Iterable[list[Answer]]
-        answers = lexical_answers(queries.blocks(), texts, tokenizer, options.top_k)
+        answers = lexical_answers(queries.blocks(), corpus_reader, tokenizer, options.top_k)
         answers = rerank(answers) if rerank else answers
     else:
-        if whole and not how.several:
-            how = replace(how, on_truncate="chunk", at="paragraph")
-        search = Search.open(folder, how, options, texts)
+        if has_whole_files and not embed_options.several:
+            embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
+        search = Search.open(folder, embed_options, options, corpus_reader)
         if rerank:
             search.rerank = rerank
         by_dot = search.by_dot and not (score.hybrid or score.lexical)
         console.note("scores are dot products" if by_dot else "")
-        if typed:
-            from bertcli.cli.display.tables import USAGE, search_at_prompt
+        if is_typed:
+            from bertcli.cli.display.tables import QUERY_USAGE, search_at_prompt
             from bertcli.retrieval.search import stored_vectors
 
             with stored_vectors(search, console) as stored:
-                console.note(USAGE)
+                console.note(QUERY_USAGE)
                 search_at_prompt(stored)
             return
         answers = answers_of_search(search, queries, console)
-    with output.open(form, reading, *models, view="answer_views") as write:
+    with output.open(file_format, inputs, *models, view="answer_views") as write:
         if search and query.mine:
-            _mine(search, queries, query.margin, write, console)
+            _write_negatives(search, queries, query.margin, write, console)
             return
-        _write(answers, form, write, with_text=texts is not None or corpus.index is not None)
+        has_texts = corpus_reader is not None or corpus.index is not None
+        _write_answers(answers, file_format, write, has_texts=has_texts)
     if search:
-        console.truncated(search.asked, search.embedder.max_length, what="queries")
+        console.warn_truncated(search.asked, search.embedder.max_length, unit="queries")
     if rerank:
         limit = rerank.reranker.layout.max_length
-        console.truncated(rerank.tally, limit, what="pairs of query and text")
+        console.warn_truncated(rerank.tally, limit, unit="pairs of query and text")
     console.close(queries)
-    if texts and not corpus.index:
-        console.close(texts)
+    if corpus_reader and not corpus.index:
+        console.close(corpus_reader)
 
 
 def _reranker(
@@ -325,7 +333,9 @@ def _reranker(
     return AnswerReranker(Reranker(head), query.top_k, query.threshold)
 
 
-def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console: Console) -> None:
+def _write_negatives(
+    search: "Search", pairs: Reader, margin: float, write: Write, console: Console
+) -> None:
     """Write hard negatives for pairs."""
     from bertcli.retrieval.search import Mining, stored_vectors
 
@@ -338,24 +348,26 @@ def _mine(search: "Search", pairs: Reader, margin: float, write: Write, console:
     console.close(pairs)
 
 
-def _write(answered: Iterable[list["Answer"]], form: str, write: Write, *, with_text: bool) -> None:
-    """Write answers: an object each as JSONL, else a row for each hit."""
+def _write_answers(
+    batches: Iterable[list["Answer"]], file_format: str, write: Write, *, has_texts: bool
+) -> None:
+    """Write answers: as JSONL, one object per query, else one row per hit."""
 
     def rows() -> Iterator[list[Any]]:
-        for answers in answered:
-            if form == "table":
+        for answers in batches:
+            if file_format == "table":
                 yield answers
-            elif form in NESTED:
+            elif file_format in NESTED:
                 yield [answer.fields() for answer in answers]
             else:
                 yield [row for answer in answers for row in answer.rows()]
 
     header = {"query": "", "rank": 1, "score": 0.0, "row": 0, "id": 0}
-    write_rows(rows(), write, header | ({"text": ""} if with_text else {}))
+    write_rows(rows(), write, header | ({"text": ""} if has_texts else {}))
 
 
 def write_rows(batches: Iterable[list[Any]], write: Write, header: Mapping[str, Any]) -> None:
-    """Write rows as they come; where there is none, what begins an empty table."""
+    """Write batches of rows. If there are none, write the header of an empty table."""
     any_rows = False
     for rows in filter(None, batches):
         any_rows = True
@@ -364,7 +376,7 @@ def write_rows(batches: Iterable[list[Any]], write: Write, header: Mapping[str, 
         write([TableHeader(header)])
 
 
-AT_ONCE = 1 << 15  # rows of a table that are written together
+ROWS_PER_WRITE = 1 << 15
 
 
 class DuplicateOptions(OptionGroup):
@@ -422,42 +434,44 @@ class DuplicatesOutput(LineOutput):
 
     @property
     def copy_format(self) -> str:
-        """The format of the input without duplicates; empty where it is not written."""
-        if self.output and self.format == "table":  # of the groups, on stdout
-            return self.changed(format="auto").form()
-        return self.form() if self.output or self.format == TXT else ""
+        """The format of the input without duplicates; "" if it is not written."""
+        if self.output and self.format == "table":  # the format of the groups on stdout
+            return self.changed(format="auto").resolve_format()
+        return self.resolve_format() if self.output or self.format == TXT else ""
 
     @property
-    def of_groups(self) -> "DuplicatesOutput | None":
-        """The output of the groups; None where the other one takes stdout."""
+    def groups_output(self) -> "DuplicatesOutput | None":
+        """The output of the groups; None if stdout is used for the texts."""
         if self.groups is None and self.output is None:
             return None if self.format == TXT else self
-        is_of_output = self.format == TXT or (self.output and self.format != "table")
-        chosen = "auto" if is_of_output else self.format
-        return self.changed(output=self.groups, groups=None, format=chosen, resume=False)
+        is_copy_format = self.format == TXT or (self.output and self.format != "table")
+        groups_format = "auto" if is_copy_format else self.format
+        return self.changed(output=self.groups, groups=None, format=groups_format, resume=False)
 
     @contextmanager
     def open_groups(
         self, inputs: Sequence[str | Path], model: ModelOptions, run: "Duplicates"
     ) -> Iterator[Callable[[], None]]:
         """Yield a function that writes the groups of a run."""
-        output = self.of_groups
+        output = self.groups_output
         if output is None:
             yield lambda: None
             return
-        form = output.form(ROWS if output.output else ("table", *ROWS))
+        file_format = output.resolve_format(ROWS if output.output else ("table", *ROWS))
         if self.resume and self.groups and self.groups.exists():
-            with same_file_writer(self.groups, form) as write:
-                yield lambda: _write_groups(run, form, write)
+            with same_file_writer(self.groups, file_format) as write:
+                yield lambda: _write_groups(run, file_format, write)
             return
-        about = (run,)
-        with output.open(form, inputs, model, view="duplicates_view", about=about) as write:
-            yield lambda: _write_groups(run, form, write)
+        view_arguments = (run,)
+        with output.open(
+            file_format, inputs, model, view="duplicates_view", view_arguments=view_arguments
+        ) as write:
+            yield lambda: _write_groups(run, file_format, write)
 
 
 def duplicates(
     texts: FileOptions,
-    which: DuplicateOptions,
+    selection: DuplicateOptions,
     model: ModelOptions,
     compute: ComputeOptions,
     output: DuplicatesOutput,
@@ -473,13 +487,13 @@ def duplicates(
     $ bertcli duplicates reviews.csv --keep longest -o fewer.csv --groups groups.jsonl
     """
     copy_format = output.copy_format
-    reader = reader_of(texts, named=texts.files)
+    reader = reader_of(texts, files=texts.files)
     search = texts.search(reader, model, compute)
     from bertcli.retrieval.duplicates import Duplicates
     from bertcli.retrieval.input_copy import InputCopy
     from bertcli.retrieval.search import stored_vectors
 
-    run = Duplicates(search, which.threshold, which.keep, which.chain)
+    run = Duplicates(search, selection.threshold, selection.keep, selection.chain)
     inputs = texts.inputs(reader)
     with ExitStack() as stack:
         if copy_format:
@@ -502,17 +516,17 @@ def duplicates(
     console.close(reader)
 
 
-def _write_groups(run: "Duplicates", form: str, write: Write) -> None:
-    """Write groups: one an object or a table, or a row for each duplicate."""
-    if form == "table":
+def _write_groups(run: "Duplicates", file_format: str, write: Write) -> None:
+    """Write groups: as JSONL, one object per group, else one row per duplicate."""
+    if file_format == "table":
         write(run.groups)
-    elif form in NESTED:
+    elif file_format in NESTED:
         for group in run.groups:
             write([run.fields(group)])
     else:
         rows = run.rows()
         header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
-        write_rows(iter(lambda: [*islice(rows, AT_ONCE)], []), write, header)
+        write_rows(iter(lambda: [*islice(rows, ROWS_PER_WRITE)], []), write, header)
 
 
 class PairOptions(OptionGroup):
@@ -540,9 +554,9 @@ def compare(pair: PairOptions, output: ReportOutput, console: ConsoleOptions) ->
     """
     from bertcli.retrieval.compare import compare as measure
 
-    form = output.form()
+    file_format = output.resolve_format()
     agreement = measure(pair.a, pair.b, pair.worst)
-    with output.open(form, (pair.a, pair.b), view="comparison_view") as write:
+    with output.open(file_format, (pair.a, pair.b), view="comparison_view") as write:
         write([agreement.fields()])
     if pair.tolerance is not None:
         agreement.check(pair.tolerance)

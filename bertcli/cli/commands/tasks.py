@@ -1,4 +1,4 @@
-"""The commands of task heads: words at masks, classes, tags, answers, choices and ranks."""
+"""The commands of task heads: `bertcli fill-mask`, `classify`, `tag`, `answer` and others."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from bertcli.tasks.head import Stream
 
 
-class MaskOptions(OptionGroup, panel=LAYOUT):
-    """How long texts with masks are."""
+class MaxLengthOptions(OptionGroup, panel=LAYOUT):
+    """Maximum length of texts."""
 
     max_length = number(
         "Maximum tokens of a text or window (default: the model's limit).",
@@ -50,14 +50,14 @@ class MaskOptions(OptionGroup, panel=LAYOUT):
     )
 
 
-class CutOptions(MaskOptions):
-    """How long texts are."""
+class TruncationOptions(MaxLengthOptions):
+    """Maximum length and special tokens of texts."""
 
     parse_special = PARSE_SPECIAL
 
 
-class StrideOptions(MaskOptions):
-    """How long texts or their windows are."""
+class WindowOptions(MaxLengthOptions):
+    """Maximum length of texts or their windows, and special tokens."""
 
     stride = number("Split long texts into windows that share N tokens.", low=0)
     parse_special = PARSE_SPECIAL
@@ -85,19 +85,19 @@ class QuestionOptions(OptionGroup):
 
     def reader(self, files: TaskFileOptions) -> Reader:
         """Return the reader of questions, of contexts, or of both."""
-        objects = self.question is None and self.context is None
-        both = self.question is not None and self.context is not None
-        if not (objects or both or files.input or files.files_from) and stdin_is_terminal():
+        has_both = self.question is not None and self.context is not None
+        has_none = self.question is None and self.context is None
+        if not (has_none or has_both or files.input or files.files_from) and stdin_is_terminal():
             missing = "context" if self.context is None else "question"
             raise UsageError(f"no {missing}", f"give --{missing} TEXT, or -i FILE")
         return reader_of(
             self,
             files,
-            objects=objects,
-            texts=(self.question,) if both else (),
+            objects=has_none,
+            texts=(self.question,) if has_both else (),
             text_field=self.question_field if self.question is None else self.context_field,
-            pair_field=self.context_field if objects else None,
-            no_pairs=not objects,
+            pair_field=self.context_field if has_none else None,
+            no_pairs=not has_none,
         )
 
 
@@ -118,47 +118,49 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
     )
 
     def __post_init__(self) -> None:
-        """Name what a `Chooser` is told: the choices among the arguments, or their field."""
+        """Set the fields of a `Chooser`: the choices among the arguments, or their field."""
         self.field = self.choices_field
         self.choices = tuple(self.texts or ())[1:]
 
     def reader(self, files: TaskFileOptions) -> Reader:
-        """Return the reader of prompts, whose extra fields hold the choices."""
+        """Return the reader of prompts, whose carried fields hold the choices."""
         if self.texts and len(self.choices) < 2:
             raise UsageError(
                 "choose needs a prompt and at least two choices",
                 "give PROMPT CHOICE CHOICE..., or --input FILE",
             )
-        names = ",".join(filter(None, (files.keep_fields, self.choices_field)))
+        kept_fields = "*"
+        if files.keep_fields != "*":
+            kept_fields = ",".join(filter(None, (files.keep_fields, self.choices_field)))
         return reader_of(
             files,
             objects=True,
             texts=tuple(self.texts or ())[:1],
             no_pairs=True,
             text_field=None if self.texts else self.prompt_field,
-            keep="*" if files.keep_fields == "*" else names,
+            keep=kept_fields,
         )
 
 
 def open_head(
-    task: str, model: HeadModelOptions, length: OptionGroup, compute: ComputeOptions
+    task_name: str, model: HeadModelOptions, length: OptionGroup, compute: ComputeOptions
 ) -> tuple[Any, Any]:
-    """Return the task, as Python names it, and the model for it; its backend is imported here.
+    """Return the class of a task, such as `Tagger`, and the model with a head for it.
 
-    Raises UsageError for the default model, which has no head.
+    Raises UsageError for the default model, which has no head. Imports the backend.
     """
-    needed = NEEDED_MODELS[task]
+    needed = NEEDED_MODELS[task_name]
     model.refuse_default(needed.command, needed.model, needed.origin)
     folder = model.folder(files_for(compute.dtype))
     from bertcli.tasks.head import Head, Settings
 
-    kind = getattr(bertcli, task)
-    head = Head.open(folder, kind.architecture, record(Settings, length, compute))
-    return kind, head
+    task_class = getattr(bertcli, task_name)
+    head = Head.open(folder, task_class.architecture, record(Settings, length, compute))
+    return task_class, head
 
 
 def run_task(
-    task: str,
+    task_name: str,
     groups: Sequence[OptionGroup],
     reader: Reader,
     model: HeadModelOptions,
@@ -167,52 +169,55 @@ def run_task(
     output: OutputOptions,
     console: ConsoleOptions,
 ) -> None:
-    """Read texts, write what a task with these options makes of them, report warnings and counts.
+    """Run a task on texts, write its results, and report warnings and counts.
 
-    ``groups`` have the fields of the task.
+    ``groups`` are the options of the task, from which the fields of its class are filled.
     """
     console.beside_output = output.on_terminal
-    form = output.form()
-    kind, head = open_head(task, model, length, compute)
-    judge = record(kind, *groups, head=head)
-    stream = judge.stream(reader)
+    file_format = output.resolve_format()
+    task_class, head = open_head(task_name, model, length, compute)
+    task = record(task_class, *groups, head=head)
+    stream = task.stream(reader)
     from bertcli.tasks.results import fields_written, row, tabular
 
-    if form != "table":
-        reader.reserve(fields_written(judge.blank, flat=form not in NESTED) - stream.consumed)
+    if file_format != "table":
+        reader.reserve(fields_written(task.blank, flat=file_format not in NESTED) - stream.consumed)
     batches = console.track(stream)
-    written: Iterable[Sequence[Any]] = batches
-    if form in NESTED:
-        written = ([row(result) for result in batch] for batch in batches)
-    elif form != "table":
-        written = tabular(batches, judge.blank, reader, stream.consumed)
+    rows_of_batches: Iterable[Sequence[Any]] = batches
+    if file_format in NESTED:
+        rows_of_batches = ([row(result) for result in batch] for batch in batches)
+    elif file_format != "table":
+        rows_of_batches = tabular(batches, task.blank, reader, stream.consumed)
     inputs = reader.source.inputs
     view = "results_view"
-    with output.open(form, inputs, model, view=view, run=stream.run) as write:
-        for rows in written:
+    with output.open(file_format, inputs, model, view=view, run=stream.run) as write:
+        for rows in rows_of_batches:
             write(rows)
     report(stream, console)
 
 
 def report(stream: "Stream", console: Console) -> None:
-    """Report warnings and counts of a pass."""
+    """Report warnings and counts of a stream that has been read."""
     tally = stream.tally
     advice = "; --stride N tags all of them" if isinstance(stream.task, bertcli.Tagger) else ""
-    console.truncated(tally, stream.task.layout.max_length, advice)
-    if stream.task.head.runtime.spec.reading.token is None:  # it is to be in the text
-        console.special_tokens(tally)
-    console.empty(tally)
+    console.warn_truncated(tally, stream.task.layout.max_length, advice)
+    if stream.task.head.runtime.spec.reading.token is None:  # else the text has to contain one
+        console.warn_special_tokens(tally)
+    console.note_empty(tally)
     console.close(stream.reader)
 
 
 class WordOptions(OptionGroup):
-    """The words predicted."""
+    """The predicted words."""
 
     top_k = number("Number of results, best first.", "--top-k", "-k", default=5)
     targets = option("Score only these words.", "W1,W2,...")
 
     def __post_init__(self) -> None:
-        """Split the words to compare; none are all. UsageError when --targets names none."""
+        """Split --targets into words; without it, all words are scored.
+
+        Raises UsageError if --targets has no word.
+        """
         words = tuple(word.strip() for word in (self.targets or "").split(",") if word.strip())
         if self.targets is not None and not words:
             raise UsageError("--targets names no word", "for example --targets saw,heard")
@@ -223,7 +228,7 @@ def fill_mask(
     source: InputOptions,
     model: HeadModelOptions,
     words: WordOptions,
-    length: MaskOptions,
+    length: MaxLengthOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,
@@ -239,7 +244,7 @@ def fill_mask(
 def next_sentence(
     source: InputOptions,
     model: HeadModelOptions,
-    length: CutOptions,
+    length: TruncationOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,
@@ -249,16 +254,19 @@ def next_sentence(
     $ bertcli next-sentence 'How old are you?' 'I am six.' -m bert-base-uncased
     $ bertcli next-sentence --pairs pairs.tsv -m bert-base-uncased
     """
-    reader = paired(source).reader()
+    reader = with_pairs(source).reader()
     run_task("NextSentencePredictor", [], reader, model, length, compute, output, console)
 
 
-def paired(source: InputOptions) -> InputOptions:
-    """Return the options with the second of two texts as the pair of the first; stdin has pairs."""
+def with_pairs(source: InputOptions) -> InputOptions:
+    """Return the options with the second of two texts as the pair of the first.
+
+    Without texts and files, stdin has pairs.
+    """
     texts = source.texts or []
     pair = source.pair or []
-    named = (*texts, *pair, source.input, source.pairs, source.files_from)
-    if source.input_format == "auto" and not any(named) and not stdin_is_terminal():
+    inputs = (*texts, *pair, source.input, source.pairs, source.files_from)
+    if source.input_format == "auto" and not any(inputs) and not stdin_is_terminal():
         return source.changed(pairs="-")
     if not texts or pair:
         return source
@@ -271,7 +279,7 @@ def paired(source: InputOptions) -> InputOptions:
 
 
 class LabelOptions(OptionGroup, panel="Labels"):
-    """The labels returned, and their scores."""
+    """The returned labels and scores."""
 
     top_k = number("Return the N most likely labels as a list.", "--top-k", "-k")
     threshold = option(
@@ -285,7 +293,7 @@ class LabelOptions(OptionGroup, panel="Labels"):
     logits = flag("Return raw scores, without softmax or sigmoid.")
 
     def __post_init__(self) -> None:
-        """Say whether a `Classifier` gives all scores."""
+        """Set the field of `Classifier` for the scores of all labels."""
         self.all_scores = self.scores == "all"
 
 
@@ -293,7 +301,7 @@ def classify(
     source: InputOptions,
     model: HeadModelOptions,
     labels: LabelOptions,
-    length: CutOptions,
+    length: TruncationOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,
@@ -307,7 +315,7 @@ def classify(
     run_task("Classifier", [labels], source.reader(), model, length, compute, output, console)
 
 
-class RankedOptions(OptionGroup):
+class RankingOptions(OptionGroup):
     """A query, and texts to sort."""
 
     query: str = argument("Text to search for.", "QUERY")
@@ -318,10 +326,10 @@ class RankedOptions(OptionGroup):
 
 
 def rerank(
-    asked: RankedOptions,
+    ranking: RankingOptions,
     files: TaskFileOptions,
     model: HeadModelOptions,
-    length: CutOptions,
+    length: TruncationOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,
@@ -331,25 +339,29 @@ def rerank(
     $ bertcli rerank 'late delivery' -i reviews.txt --top-k 5 -m CROSS_ENCODER
     $ bertcli rerank 'late delivery' 'It came on time.' 'It never came.' -m CROSS_ENCODER
     """
-    form = output.form()
-    reader = reader_of(asked, files, no_pairs=True, hit_rows=True)
-    kind, head = open_head("Reranker", model, length, compute)
+    file_format = output.resolve_format()
+    reader = reader_of(ranking, files, no_pairs=True, hit_rows=True)
+    task_class, head = open_head("Reranker", model, length, compute)
     from bertcli.tasks.rerank import BLANK_HIT, ranked, ranked_row
 
-    stream = kind(head, query=asked.query).stream(reader)
+    stream = task_class(head, query=ranking.query).stream(reader)
     reader.reserve(frozenset((*BLANK_HIT, "truncated")))
     inputs = reader.source.inputs
-    about = (asked.query,)
-    with output.open(form, inputs, model, view="ranking_view", about=about) as write:
+    view_arguments = (ranking.query,)
+    with output.open(
+        file_format, inputs, model, view="ranking_view", view_arguments=view_arguments
+    ) as write:
         windows = console.track(stream)
-        best = ranked(windows, asked.top_k)
-        rows = [ranked_row(result, flat=form not in NESTED) for result in best]
-        write(best if form == "table" else rows or [TableHeader({**BLANK_HIT, "truncated": 0})])
+        best = ranked(windows, ranking.top_k)
+        rows = [ranked_row(result, flat=file_format not in NESTED) for result in best]
+        write(
+            best if file_format == "table" else rows or [TableHeader({**BLANK_HIT, "truncated": 0})]
+        )
     report(stream, console)
 
 
 class EntityOptions(OptionGroup):
-    """How entities are found."""
+    """Aggregation and labels of entities."""
 
     aggregation: Literal["none", "simple", "first", "average", "max"] = option(
         "How tokens are merged into entities. none: not at all; simple: neighbours with the "
@@ -360,7 +372,7 @@ class EntityOptions(OptionGroup):
     ignore_labels = option("Labels to leave out.", "L1,L2,...", default="O")
 
     def __post_init__(self) -> None:
-        """Split the labels, for a `Tagger`."""
+        """Set the field of `Tagger` with the labels to leave out."""
         self.ignored = tuple(label for label in self.ignore_labels.split(",") if label)
 
 
@@ -368,7 +380,7 @@ def tag(
     source: InputOptions,
     model: HeadModelOptions,
     entities: EntityOptions,
-    length: StrideOptions,
+    length: WindowOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,
@@ -384,7 +396,7 @@ def tag(
 
 
 class AnswerOptions(OptionGroup):
-    """The answers returned."""
+    """The returned answers."""
 
     top_k = number("Number of results, best first.", "--top-k", "-k", default=1)
     max_answer_length = number("Maximum tokens of an answer.", default=15)
@@ -392,11 +404,11 @@ class AnswerOptions(OptionGroup):
 
 
 def answer(
-    asked: QuestionOptions,
+    question: QuestionOptions,
     answers: AnswerOptions,
     files: TaskFileOptions,
     model: HeadModelOptions,
-    length: StrideOptions,
+    length: WindowOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,
@@ -409,15 +421,15 @@ def answer(
 
     A record of JSONL, CSV or Parquet has the fields question and context, and optionally id.
     """
-    reader = asked.reader(files)
-    run_task("Answerer", [answers, asked], reader, model, length, compute, output, console)
+    reader = question.reader(files)
+    run_task("Answerer", [answers, question], reader, model, length, compute, output, console)
 
 
 def choose(
     choices: ChoiceOptions,
     files: TaskFileOptions,
     model: HeadModelOptions,
-    length: CutOptions,
+    length: TruncationOptions,
     compute: ComputeOptions,
     output: RowOutput,
     console: ConsoleOptions,

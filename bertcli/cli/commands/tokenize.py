@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bertcli.ray.run import Pool, ShardJob
 
 
-class FieldOptions(OptionGroup, panel="Fields", of=Layout):
+class FieldOptions(OptionGroup, panel="Fields", record_class=Layout):
     """The fields of a record."""
 
     token_type_ids = flag("0 for the text, 1 for its pair.", default=True)
@@ -78,8 +78,8 @@ class FieldOptions(OptionGroup, panel="Fields", of=Layout):
         )
         return ("input_ids", *(name for name in names if getattr(self, name)))
 
-    def extra(self, layout: Layout) -> tuple[str, ...]:
-        """Return the fields that are written and are not columns."""
+    def row_fields(self, layout: Layout) -> tuple[str, ...]:
+        """Return the fields that are written beside the columns: one value per text."""
         chosen = {
             "length": self.length,
             "text": self.text,
@@ -90,7 +90,7 @@ class FieldOptions(OptionGroup, panel="Fields", of=Layout):
         return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
 
-class LayoutOptions(OptionGroup, panel=LAYOUT, of=Layout):
+class LayoutOptions(OptionGroup, panel=LAYOUT, record_class=Layout):
     """Truncation, padding and special tokens."""
 
     max_length = number(
@@ -138,7 +138,7 @@ class ModeOptions(OptionGroup, panel="Other output"):
 
     @property
     def is_summary(self) -> bool:
-        """Whether what is written comes at the end of the input."""
+        """True if nothing is written before the end of the input."""
         return bool(self.stats or self.per_file)
 
 
@@ -162,74 +162,82 @@ def tokenize(
     if engine.engine == "ray":
         source.refuse_kept_fields(output.format)
 
-        def make(find: Any, source: "Input", form: str, pool: "Pool") -> "ShardJob":
+        def make_job(
+            find_model: Any, source: "Input", file_format: str, pool: "Pool"
+        ) -> "ShardJob":
             from bertcli.ray.run import TokenizeJob
 
-            shape = layout.layout(fields, fields.columns())
-            task = Task(shape, fields.extra(shape), form)
+            token_layout = layout.layout(fields, fields.columns())
+            task = Task(token_layout, fields.row_fields(token_layout), file_format)
             return record(
                 TokenizeJob,
                 layout,
                 output,
-                model=find,
+                model=find_model,
                 source=source.changed(reserved=task.fields),
-                form=form,
+                form=file_format,
                 layout=task.layout,
                 extra=task.extra,
             )
 
-        on_ray(make, source, model, output, engine, console)
+        on_ray(make_job, source, model, output, engine, console)
         return
-    form = _form(source, mode, output, fields)
+    file_format = _resolve_format(source, mode, output, fields)
     tokenizer = model.tokenizer(parse_special=layout.parse_special)
     if mode.from_tokens:
-        console.close(_ids_of_tokens(source, fields, output, form, model, tokenizer))
+        console.close(_write_token_ids(source, fields, output, file_format, model, tokenizer))
         return
     columns = () if mode.stats or mode.count else fields.columns()
-    if columns and form == "table":
-        from bertcli.cli.display.tables import TABLE_COLUMNS as columns
-    elif fields.ragged:  # which has no padding
+    if columns and file_format == "table":
+        from bertcli.cli.display.tables import TOKEN_COLUMNS as columns
+    elif fields.ragged:  # without padding, all values would be 1
         columns = tuple(name for name in columns if name != "attention_mask")
     if mode.stats:  # without truncation: --max-length only sets the limit that is reported
-        shape = Layout(columns, special_tokens=layout.special_tokens)
+        token_layout = Layout(columns, special_tokens=layout.special_tokens)
     else:
-        shape = layout.layout(fields, columns)
-    tokenizer.cut_at(shape)  # what cannot work fails before anything is read
-    if shape.padding == "max_length":
-        tokenizer.max_length(shape)
-    if shape.offset_unit != "char" and "offset_mapping" not in shape.columns:
+        token_layout = layout.layout(fields, columns)
+    tokenizer.cut_at(token_layout)  # raises for invalid lengths before anything is read
+    if token_layout.padding == "max_length":
+        tokenizer.max_length(token_layout)
+    if token_layout.offset_unit != "char" and "offset_mapping" not in token_layout.columns:
         console.warn("--offset-unit has no effect without --offsets")
-    extra = fields.extra(shape)
+    row_fields = fields.row_fields(token_layout)
     if mode.count:
-        extra = ("text", "length") if form == "table" else ("length",)
-    task = Task(shape, extra, form, fields.ragged)
-    taken = frozenset() if mode.stats or form == "table" else task.fields
-    reader = source.reader(reserved=taken, with_location=False if form == TXT else None)
+        row_fields = ("text", "length") if file_format == "table" else ("length",)
+    task = Task(token_layout, row_fields, file_format, fields.ragged)
+    reserved = frozenset() if mode.stats or file_format == "table" else task.fields
+    reader = source.reader(reserved=reserved, with_location=False if file_format == TXT else None)
     run = task.run(reader, tokenizer, layout.window)
     windows: Any = console.track(run)
     if mode.is_summary:
-        _summary(run, windows, mode, output, model, form, layout.max_length)
+        _write_summary(run, windows, mode, output, model, file_format, layout.max_length)
     else:
         view = "rows_view"
-        about: tuple[Any, ...] = ()
+        view_arguments: tuple[Any, ...] = ()
         if not mode.count:
             view = "token_views"
-            about = (tokenizer,)
+            view_arguments = (tokenizer,)
         inputs = reader.source.inputs
         with output.open(
-            task.writer, inputs, model, view=view, about=about, run=run, weights=False
-        ) as put:
-            task.write(run, windows, put, rows=output.resume)
+            task.writer,
+            inputs,
+            model,
+            view=view,
+            view_arguments=view_arguments,
+            run=run,
+            uses_weights=False,
+        ) as write:
+            task.write(run, windows, write, rows=output.resume)
     tally = run.tally
-    if shape.truncation == "do_not_truncate" and tally.too_long:
+    if token_layout.truncation == "do_not_truncate" and tally.too_long:
         limit = tokenizer.limit
         longest = tally.longest
         console.warn(
             f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of "
             f"{limit} tokens (longest: {longest}); --truncation true truncates them"
         )
-    console.truncated(tally, tokenizer.cut_at(shape))
-    console.special_tokens(tally)
+    console.warn_truncated(tally, tokenizer.cut_at(token_layout))
+    console.warn_special_tokens(tally)
     if run.window and tally.records > run.window:
         console.note(
             f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
@@ -237,43 +245,46 @@ def tokenize(
     console.close(reader)
 
 
-def _form(
+def _resolve_format(
     source: InputOptions, mode: ModeOptions, output: OutputOptions, fields: FieldOptions
 ) -> str:
-    """Return the format to write; raise UsageError for one that cannot hold what is asked for."""
+    """Return the format to write. Raises UsageError for one that cannot hold the fields."""
     if mode.per_file:
-        return output.form(("table", *ROWS) if mode.count else ("table", JSONL))
+        return output.resolve_format(("table", *ROWS) if mode.count else ("table", JSONL))
     if mode.count:
-        return output.form((TXT, "table", *ROWS), usual=TXT)
+        return output.resolve_format((TXT, "table", *ROWS), default=TXT)
     if mode.stats:
-        return output.form(("table", JSONL))
-    form = output.form((*[TXT] * mode.from_tokens, "table", *ROWS, *ARRAYS))
-    source.refuse_kept_fields(form)
+        return output.resolve_format(("table", JSONL))
+    file_format = output.resolve_format((*[TXT] * mode.from_tokens, "table", *ROWS, *ARRAYS))
+    source.refuse_kept_fields(file_format)
     if mode.from_tokens:
-        return form
-    wordy = (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
-    if fields.ragged and not (form in FORMATS and FORMATS[form].ragged_writer):
+        return file_format
+    has_word_columns = any(
+        (fields.tokens, fields.offset_mapping, fields.word_ids, fields.sequence_ids)
+    )
+    if fields.ragged and not (file_format in FORMATS and FORMATS[file_format].ragged_writer):
         raise UsageError(
-            f"--ragged requires npz or safetensors, not {form}", "give -o FILE.npz, for example"
+            f"--ragged requires npz or safetensors, not {file_format}",
+            "give -o FILE.npz, for example",
         )
-    if form in ARRAYS and any(wordy):
+    if file_format in ARRAYS and has_word_columns:
         raise UsageError(
-            f"{form} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
+            f"{file_format} cannot hold tokens, offsets, word ids or sequence ids", "use -f parquet"
         )
-    return form
+    return file_format
 
 
-def _summary(
+def _write_summary(
     run: TokenizeRun,
     batches: Any,
     mode: ModeOptions,
     output: OutputOptions,
     model: ModelOptions,
-    form: str,
-    cut_at: int | None,
+    file_format: str,
+    max_length: int | None,
 ) -> None:
-    """Write counts or statistics, of each file and of all, or of all alone."""
-    counter = partial(CorpusStats, run.tokenizer, cut_at) if mode.stats else TokenCounts
+    """Write counts or statistics of all texts; with --per-file, also those of each file."""
+    counter = partial(CorpusStats, run.tokenizer, max_length) if mode.stats else TokenCounts
     paths = run.reader.source.paths
 
     def rows() -> list[dict[str, Any]]:
@@ -284,38 +295,37 @@ def _summary(
             total.add(batch)
         return [total.summary()]
 
-    if form == "table":
+    if file_format == "table":
         from bertcli.cli.display.tables import counts_table, show, stats_view
 
         show(counts_table(rows())) if mode.per_file else show(*stats_view(*rows()))
         return
     inputs = run.reader.source.inputs
-    if form == JSONL and not mode.per_file:  # a single row
-        form = JSON
-    with output.open(
-        form, inputs, model, weights=False
-    ) as write:  # now: what cannot be written fails at once
+    if file_format == JSONL and not mode.per_file:  # a single row
+        file_format = JSON
+    # Opened before the texts are read, so that an invalid output is an error at once.
+    with output.open(file_format, inputs, model, uses_weights=False) as write:
         write(rows())
 
 
-def _ids_of_tokens(
+def _write_token_ids(
     source: InputOptions,
     fields: FieldOptions,
     output: OutputOptions,
-    form: str,
+    file_format: str,
     model: ModelOptions,
     tokenizer: Tokenizer,
 ) -> Reader:
-    """Write the ids of tokens, those of the arguments or of each line; return what read them."""
+    """Write the ids of the tokens in the arguments or in each line. Return their reader."""
     columns = ("input_ids", "tokens") if fields.tokens else ("input_ids",)
-    given = (source.texts,) if source.texts else ()
-    reader = source.reader(texts=given, pre_split=True, reserved=frozenset(("id", *columns)))
-    with output.open(form, reader.source.inputs, model, weights=False) as write:
+    texts = (source.texts,) if source.texts else ()
+    reader = source.reader(texts=texts, pre_split=True, reserved=frozenset(("id", *columns)))
+    with output.open(file_format, reader.source.inputs, model, uses_weights=False) as write:
         for record in reader:
             ids, unknown = tokenizer.ids_of(record.text)
             if unknown:
                 LOG.warn(f"not in the vocabulary, replaced by [UNK]: {' '.join(unknown[:10])}")
-            if form == "table":
+            if file_format == "table":
                 pairs = zip(record.text, ids, strict=True)
                 write([{"token": token, "id": index} for token, index in pairs])
                 continue
@@ -326,7 +336,7 @@ def _ids_of_tokens(
     return reader
 
 
-class IdOptions(OptionGroup, panel=INPUT, of=Input):
+class IdOptions(OptionGroup, panel=INPUT, record_class=Input):
     """Where ids are read from."""
 
     ids: list[str] | None = argument("Token ids (default: read --input or stdin).", "ID...")
@@ -359,7 +369,7 @@ class DecodeOptions(OptionGroup):
 def decode(
     source: IdOptions,
     model: ModelOptions,
-    how: DecodeOptions,
+    decoding: DecodeOptions,
     output: TextOutput,
     console: ConsoleOptions,
 ) -> None:
@@ -370,24 +380,26 @@ def decode(
     $ bertcli decode -i ids.npy -o texts.txt
     """
     console.beside_output = output.on_terminal
-    form = output.form(usual=TXT)
+    file_format = output.resolve_format(default=TXT)
     tokenizer = model.tokenizer()
-    skip = how.skip_special_tokens
-    clean_up = how.clean_up
+    column = decoding.as_
     refuse_file_as_text(source.ids or ())
-    read = source_of(
-        source,
-        texts=(" ".join(source.ids),) if source.ids else (),
-        ids=True,
-        reserved=frozenset({"id", how.as_}),
-        with_location=False if form == TXT else None,
-        requested=(),  # lists have fields in txt as well
+    reader = Reader(
+        source_of(
+            source,
+            texts=(" ".join(source.ids),) if source.ids else (),
+            ids=True,
+            reserved=frozenset({"id", column}),
+            with_location=False if file_format == TXT else None,
+            requested=(),  # lists have fields in txt as well
+        )
     )
-    reader = Reader(read)
-    run = DecodeRun(reader, tokenizer, how.as_, skip, clean_up)
-    with output.open(form, reader.source.inputs, model, run=run, weights=False) as write:
+    run = DecodeRun(reader, tokenizer, column, decoding.skip_special_tokens, decoding.clean_up)
+    with output.open(
+        file_format, reader.source.inputs, model, run=run, uses_weights=False
+    ) as write:
         for rows in console.track(run):
             write(rows)
         if not run.tally.records:
-            write([reader.header({how.as_: [] if how.as_ == "tokens" else ""})])
+            write([reader.header({column: [] if column == "tokens" else ""})])
     console.close(reader)

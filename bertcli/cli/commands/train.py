@@ -1,10 +1,10 @@
-"""What learns from examples or text, and how well: `bertcli train`, `pretrain` and `evaluate`."""
+"""The commands of training and evaluation: `bertcli train`, `pretrain` and `evaluate`."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertcli.cli.commands.tasks import CutOptions
+from bertcli.cli.commands.tasks import TruncationOptions
 from bertcli.cli.options.common import (
     DELIMITER,
     DEVICES,
@@ -25,9 +25,9 @@ from bertcli.cli.options.common import (
     ModelOptions,
     ReportOutput,
     field_option,
-    fields_asked,
-    file_given,
-    input_of,
+    fill_input,
+    given_field_options,
+    given_file,
     reader_of,
 )
 from bertcli.cli.options.groups import (
@@ -84,7 +84,7 @@ SEED = number(
 )
 
 
-class SavingOptions(OptionGroup, panel=OUTPUT, of=TrainingOptions):
+class SavingOptions(OptionGroup, panel=OUTPUT, record_class=TrainingOptions):
     """Checkpoints and existing runs."""
 
     save_every = number("Steps between checkpoints.")
@@ -93,7 +93,7 @@ class SavingOptions(OptionGroup, panel=OUTPUT, of=TrainingOptions):
     overwrite = flag("Start over and replace an existing run.")
 
 
-class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
+class DeviceOptions(OptionGroup, panel=COMPUTE, record_class=TrainingOptions):
     """Device, precision and memory."""
 
     device = option(
@@ -122,15 +122,15 @@ class DeviceOptions(OptionGroup, panel=COMPUTE, of=TrainingOptions):
             self.dtype = "float32"
 
 
-def extra_option(about: str) -> Any:
-    """Return an option that takes NAME=FIELD, see `extra_fields`."""
-    return option(f"{about}; repeatable.", "NAME=FIELD", annotation=list[str] | None)
+def extra_option(help_text: str) -> Any:
+    """Return the option --extra NAME=FIELD, see `extra_embeddings`."""
+    return option(f"{help_text}; repeatable.", "NAME=FIELD", annotation=list[str] | None)
 
 
-def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
-    """Return extra embedding -> field of its ids, of options NAME=FIELD.
+def extra_embeddings(options: Sequence[str] | None) -> dict[str, str]:
+    """Return the field with the ids of each extra embedding, from options NAME=FIELD.
 
-    Raises UsageError for a name that cannot be one, or that is given twice.
+    Raises UsageError for a name that is not an identifier, or that is given twice.
     """
     fields: dict[str, str] = {}
     for text in options or ():
@@ -145,8 +145,8 @@ def extra_fields(options: Sequence[str] | None) -> dict[str, str]:
     return fields
 
 
-class ExampleOptions(OptionGroup, panel=INPUT, of=Input):
-    """What examples are for, and how they are read."""
+class ExampleOptions(OptionGroup, panel=INPUT, record_class=Input):
+    """The task, and the fields and format of the examples."""
 
     task: Task | None = option("Kind of task (default: by the fields).")
     text_field = field_option("Name of the field text, words, question or anchor.")
@@ -164,12 +164,12 @@ class ExampleOptions(OptionGroup, panel=INPUT, of=Input):
 
     @property
     def fields(self) -> FieldNames:
-        """The fields that are named."""
+        """The names of the fields, from their options."""
         return FieldNames(self.text_field, self.pair_field, self.label_field)
 
     def source(self, path: str) -> Input:
         """Return the source of a file of examples or texts."""
-        return examples_source(path, input_of(self, pair_field=None, format=self.input_format))
+        return examples_source(path, fill_input(self, pair_field=None, format=self.input_format))
 
 
 class TrainJobOptions(OptionGroup, panel=INPUT):
@@ -182,11 +182,11 @@ class TrainJobOptions(OptionGroup, panel=INPUT):
     output = RUN_FOLDER
 
     def __post_init__(self) -> None:
-        self.file = file_given(self.file, self.input)
+        self.file = given_file(self.file, self.input)
 
 
-class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
-    """Which weights are trained, and on what loss."""
+class MethodOptions(OptionGroup, panel="Training", record_class=FineTuningJob):
+    """Trained weights, loss and length."""
 
     frozen = flag(
         "Train only a head on vectors computed once, or all weights (default: frozen for up "
@@ -209,7 +209,7 @@ class MethodOptions(OptionGroup, panel="Training", of=FineTuningJob):
     )
 
 
-class StepOptions(OptionGroup, panel="Training", of=TrainingOptions):
+class StepOptions(OptionGroup, panel="Training", record_class=TrainingOptions):
     """The optimizer and its schedule."""
 
     epochs = decimal(
@@ -226,7 +226,7 @@ class StepOptions(OptionGroup, panel="Training", of=TrainingOptions):
     seed = SEED
 
 
-class HeldOutOptions(OptionGroup, panel="Evaluation", of=FineTuningJob):
+class HeldOutOptions(OptionGroup, panel="Evaluation", record_class=FineTuningJob):
     """Evaluation, and the choice of the weights to keep."""
 
     eval = option("Examples to evaluate on, instead of --eval-fraction.", "FILE")
@@ -244,9 +244,9 @@ def train(
     model: ModelOptions,
     method: MethodOptions,
     steps: StepOptions,
-    held: HeldOutOptions,
+    held_out: HeldOutOptions,
     saving: SavingOptions,
-    where: DeviceOptions,
+    device: DeviceOptions,
     console: ConsoleOptions,
 ) -> None:
     """Train a model on examples: texts with labels or scores.
@@ -278,23 +278,23 @@ def train(
     from bertcli.training.fine_tuning import fine_tune
     from bertcli.training.run import Checkpoints
 
-    fields = {"extra": extra_fields(method.extra), "fields": examples.fields}
-    training = record(FineTuningJob, job, examples, method, held, **fields)
-    readers = [Reader(examples.source(path)) for path in (job.file, held.eval) if path]
+    fields = {"extra": extra_embeddings(method.extra), "fields": examples.fields}
+    training = record(FineTuningJob, job, examples, method, held_out, **fields)
+    readers = [Reader(examples.source(path)) for path in (job.file, held_out.eval) if path]
     fine_tune(
         training,
-        {**vars(steps), **vars(held), **vars(saving), **vars(where)},
+        {**vars(steps), **vars(held_out), **vars(saving), **vars(device)},
         readers,
         lambda: model.folder(MODEL_FILES),
         record(Checkpoints, job, saving),
-        record(TrainingDevice, where),
+        record(TrainingDevice, device),
         console,
     )
     for reader in readers:
         console.close(reader)
 
 
-class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Input):
+class PretrainCorpusOptions(OptionGroup, panel=INPUT, record_class=Input):
     """The corpus: files, format and encoding."""
 
     files: list[str] | None = argument(
@@ -316,19 +316,19 @@ class PretrainCorpusOptions(OptionGroup, panel=INPUT, of=Input):
     encoding_errors = ENCODING_ERRORS
     max_record_bytes = MAX_RECORD_BYTES
 
-    def reader(self, extra: Collection[str] = ()) -> Reader:
-        """Return the reader of the corpus, and of fields with ids of ``extra`` embeddings."""
+    def reader(self, id_fields: Collection[str] = ()) -> Reader:
+        """Return the reader of the corpus, and of the fields with ids of extra embeddings."""
         return reader_of(
             self,
-            named=self.files,
+            files=self.files,
             sentences=True,
             no_pairs=True,
-            keep=",".join(dict.fromkeys(extra)) or None,
-            requested=(*fields_asked([self]), *(("--extra",) if extra else ())),
+            keep=",".join(dict.fromkeys(id_fields)) or None,
+            requested=(*given_field_options([self]), *(("--extra",) if id_fields else ())),
         )
 
 
-class VocabularyOptions(OptionGroup, of=WordPieceOptions):
+class VocabularyOptions(OptionGroup, record_class=WordPieceOptions):
     """Size and contents of the vocabulary."""
 
     size = number("Number of tokens, special and unused tokens included.")
@@ -362,18 +362,18 @@ def pretrain_vocab(
     settings = record(WordPieceOptions, options)
     with whole_folder(
         folder.output, "pretrain vocab", overwrite=folder.overwrite, inputs=reader.source.paths
-    ) as place:
+    ) as folder_path:
         blocks = console.track(reader.blocks(), reader)
         texts = (text for block in blocks for text in RecordBatch.of(block).strings)
         counts = vocabulary.count_words(texts, cased=settings.cased)
         tokens = vocabulary.train(counts, settings)
-        vocabulary.write(tokens, settings, place)
+        vocabulary.write(tokens, settings, folder_path)
     console.note(f"{len(tokens):,} tokens from {len(counts):,} distinct words")
     console.close(reader)
 
 
-class InstanceOptions(OptionGroup, panel="Instances", of=PrepareOptions):
-    """How instances are made; the defaults are those of the BERT paper."""
+class InstanceOptions(OptionGroup, panel="Instances", record_class=PrepareOptions):
+    """Length, masks and seed of the instances; the defaults are those of the BERT paper."""
 
     max_length = number("Sequence length, special tokens included.", low=5)
     short_seq_prob = number(
@@ -412,7 +412,7 @@ def pretrain_prepare(
     """
     from bertcli.training.prepare import PrepareRun, described
 
-    extra = extra_fields(options.extra)
+    extra = extra_embeddings(options.extra)
     settings = record(PrepareOptions, options)
     reader = corpus.reader(extra.values())
     tokenizer = model.tokenizer(parse_special=False)
@@ -464,7 +464,7 @@ class StartOptions(OptionGroup, panel=MODEL):
             )
 
 
-class OptimizerOptions(OptionGroup, panel="Training", of=TrainingOptions):
+class OptimizerOptions(OptionGroup, panel="Training", record_class=TrainingOptions):
     """The optimizer and its schedule."""
 
     epochs = decimal("Passes over the instances, unless --steps is given.")
@@ -481,7 +481,7 @@ class OptimizerOptions(OptionGroup, panel="Training", of=TrainingOptions):
     seed = SEED
 
 
-class EvaluationOptions(OptionGroup, panel="Evaluation", of=TrainingOptions):
+class EvaluationOptions(OptionGroup, panel="Evaluation", record_class=TrainingOptions):
     """Evaluation and logging."""
 
     eval_fraction = decimal(
@@ -500,7 +500,7 @@ def pretrain_run(
     optimizer: OptimizerOptions,
     evaluation: EvaluationOptions,
     saving: SavingOptions,
-    where: DeviceOptions,
+    device: DeviceOptions,
     console: ConsoleOptions,
 ) -> None:
     """Train a BERT on prepared instances: masked words and next sentences.
@@ -515,8 +515,8 @@ def pretrain_run(
     from bertcli.training.options import PretrainingJob
     from bertcli.training.run import Checkpoints, train_task
 
-    options = record(TrainingOptions, optimizer, evaluation, saving, where)
-    extra = extra_fields(start.extra)
+    options = record(TrainingOptions, optimizer, evaluation, saving, device)
+    extra = extra_embeddings(start.extra)
     pretraining = record(PretrainingJob, job, start, evaluation, extra=extra)
     checkpoints = record(Checkpoints, job, saving)
     checkpoints.refuse_inputs(pretraining.data, pretraining.init, pretraining.eval_dir)
@@ -526,11 +526,11 @@ def pretrain_run(
 
         return pretraining_task(pretraining, options, ranks)
 
-    train_task(open_task, checkpoints, record(TrainingDevice, where), console)
+    train_task(open_task, checkpoints, record(TrainingDevice, device), console)
 
 
-class JudgedOptions(OptionGroup, panel=INPUT):
-    """The examples, or a search with its judgements."""
+class EvaluationInputOptions(OptionGroup, panel=INPUT):
+    """The examples; or queries, texts and relevance judgements."""
 
     file = argument("Examples, with the same fields as for train.", "FILE")
     input = ONE_FILE
@@ -546,14 +546,14 @@ class JudgedOptions(OptionGroup, panel=INPUT):
         if not (self.file or self.input or self.queries):
             raise UsageError("nothing to evaluate", "give FILE, or --queries, --corpus and --qrels")
         if self.input:
-            self.file = file_given(self.file, self.input)
+            self.file = given_file(self.file, self.input)
 
 
 def evaluate(
-    judged: JudgedOptions,
+    sources: EvaluationInputOptions,
     examples: ExampleOptions,
     model: ModelOptions,
-    length: CutOptions,
+    length: TruncationOptions,
     compute: ComputeOptions,
     output: ReportOutput,
     console: ConsoleOptions,
@@ -568,10 +568,11 @@ def evaluate(
     $ bertcli evaluate test.jsonl -m sentiment --compare other
     $ bertcli evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels test.tsv
     """
-    form = JSONL if judged.json else output.form()
-
-    models = [model, *([model.changed(model=judged.compare)] if judged.compare else [])]
-    files = [path for path in (judged.file, judged.queries, judged.corpus) if path]
+    file_format = JSONL if sources.json else output.resolve_format()
+    models = [model]
+    if sources.compare:
+        models.append(model.changed(model=sources.compare))
+    files = [path for path in (sources.file, sources.queries, sources.corpus) if path]
     readers = [Reader(examples.source(path)) for path in files]
     from bertcli.embedding.options import EmbedOptions
     from bertcli.evaluation.report import doubt, evaluations, report
@@ -579,15 +580,21 @@ def evaluate(
     from bertcli.tasks.head import Settings
 
     settings = record(Settings, length, compute)
-    options = record(EmbedOptions, judged, length, compute)
-    evaluated = [EvaluatedModel(named.folder(MODEL_FILES), settings, options) for named in models]
-    reading = [path for reader in readers for path in reader.source.paths]
-    reading += [judged.qrels] if judged.qrels else []
-    with output.open(form, reading, *models, view="evaluation_view") as write:
-        results = evaluations(evaluated, readers, judged.qrels, examples.task, examples.fields)
+    options = record(EmbedOptions, sources, length, compute)
+    evaluated = [
+        EvaluatedModel(options_of_model.folder(MODEL_FILES), settings, options)
+        for options_of_model in models
+    ]
+    inputs: list[str] = []
+    for reader in readers:
+        inputs += reader.source.paths
+    if sources.qrels:
+        inputs.append(sources.qrels)
+    with output.open(file_format, inputs, *models, view="evaluation_view") as write:
+        results = evaluations(evaluated, readers, sources.qrels, examples.task, examples.fields)
         console.warn(doubt(results[0], compared=len(models) > 1))
         write([report(*results)])
-    for one in evaluated:
-        console.truncated(one.tally, one.max_length)
+    for evaluated_model in evaluated:
+        console.warn_truncated(evaluated_model.tally, evaluated_model.max_length)
     for reader in readers:
         console.close(reader)

@@ -19,7 +19,7 @@ from bertcli.io.progress import Advance, Executable, Progress, Ran, ResultT, Sho
 from bertcli.io.streams import size_on_disk
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Drawn
+    from rich.progress import Progress as RichProgress
 
     from bertcli.records.reader import Reader
     from bertcli.tokenizing.run import TokenCounts
@@ -42,17 +42,17 @@ class ProgressBar:
         self.last_step = self.start
         self.next_refresh = self.start + QUIET_SECONDS
         self.unit = ""  # unit of the current work, such as "texts"
-        self.drawn: Drawn | None = None
+        self.rich_progress: RichProgress | None = None
 
     def show(self, step: Any, progress: Progress, reader: Reader | None, truncated: int) -> None:
         """Show the progress of a run after a step; ``progress`` is the sum of its steps."""
         if isinstance(step, Advance):
-            done, what, share = step
-            seconds = self.seconds(what)
-            self.update(f"{done:,} {what}  {done / seconds:,.0f} {what}/s", share, seconds)
+            done, unit, share = step
+            seconds = self.seconds(unit)
+            self.update(f"{done:,} {unit}  {done / seconds:,.0f} {unit}/s", share, seconds)
         elif reader:
             done = progress.before + progress.texts
-            counts, total = texts_of_all(done, reader, size_on_disk(reader.source.paths))
+            counts, total = count_and_total(done, reader, size_on_disk(reader.source.paths))
             rates = progress.rates(reader.unit)
             if not progress.tokens:
                 rates = rates.partition("  ")[0]
@@ -72,41 +72,44 @@ class ProgressBar:
         """Update the bar; ``share`` is from 0 to 1, or None if unknown."""
         if not self.shown or monotonic() < self.next_refresh:
             return
-        self.drawn = self.drawn or _drawn()
-        left = "" if not share else clock(seconds * (1 - share) / share)
+        self.rich_progress = self.rich_progress or _rich_progress()
+        remaining = "" if not share else clock_time(seconds * (1 - share) / share)
         total = None if share is None else 1.0
-        task = self.drawn.task_ids[0]
-        self.drawn.update(task, completed=share or 0.0, total=total, counts=counts, left=left)
-        self.drawn.start()
-        self.drawn.refresh()
+        task = self.rich_progress.task_ids[0]
+        self.rich_progress.update(
+            task, completed=share or 0.0, total=total, counts=counts, remaining=remaining
+        )
+        self.rich_progress.start()
+        self.rich_progress.refresh()
         self.next_refresh = monotonic() + REFRESH_SECONDS
 
     def close(self) -> None:
         """Remove the bar."""
-        if self.drawn:
-            self.drawn.stop()
+        if self.rich_progress:
+            self.rich_progress.stop()
 
 
-def _drawn() -> Drawn:
+def _rich_progress() -> RichProgress:
+    """Return the bar that Rich draws: counts, share and remaining time."""
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
     from bertcli.cli.display.tables import Screen
 
-    drawn = Progress(
+    progress = Progress(
         TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
-        TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[remaining]}", markup=False, table_column=Column(no_wrap=True)),
         console=Screen(stderr=True),
         transient=True,
         expand=True,
         auto_refresh=False,  # redrawn only by updates, without a thread
     )
-    drawn.add_task("", total=None, counts="", left="")
-    return drawn
+    progress.add_task("", total=None, counts="", remaining="")
+    return progress
 
 
-def texts_of_all(done: int, reader: Reader, size: int | None) -> tuple[str, float | None]:
+def count_and_total(done: int, reader: Reader, size: int | None) -> tuple[str, float | None]:
     """Return the count of completed texts or chunks as text, and their total (None if unknown).
 
     While files are still being read, the total is an estimate. ``size`` is the size of the files
@@ -123,13 +126,13 @@ def texts_of_all(done: int, reader: Reader, size: int | None) -> tuple[str, floa
     return f"{done:,} {unit}", None
 
 
-def clock(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
     """Return a time as hours, minutes and seconds."""
     return str(timedelta(seconds=max(0, round(seconds))))
 
 
 STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "hint": {"fg": "cyan"}}
-LONGEST = 1200  # maximum characters of a message, which may contain names of any length
+MAX_MESSAGE_LENGTH = 1200  # maximum characters of a message, which may contain names of any length
 
 
 def stdout_is_terminal() -> bool:
@@ -162,15 +165,15 @@ def print_text(text: str) -> None:
         output.write(f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))
 
 
-def say(kind: str, message: str) -> None:
-    """Write one line of limited length to stderr: an error, a hint, a note or a warning."""
+def say(level: str, message: str) -> None:
+    """Write one line to stderr, cut if it is long. ``level`` is error, hint, note or warning."""
     line = printable(public(on_command_line(message)))
-    if len(line) > LONGEST:
-        line = f"{line[:LONGEST]}..."
-    label = f"{kind}:"
-    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if kind in STYLES and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()) and not dull:
-        label = typer.style(label, **STYLES[kind])
+    if len(line) > MAX_MESSAGE_LENGTH:
+        line = f"{line[:MAX_MESSAGE_LENGTH]}..."
+    label = f"{level}:"
+    no_color = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if level in STYLES and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()) and not no_color:
+        label = typer.style(label, **STYLES[level])
     with suppress(OSError):  # a failing log must not abort the computation
         sys.stderr.write(f"{label} {line}\n")
 
@@ -234,14 +237,14 @@ class Console(Log):
         """Train to the end and show the progress."""
         follow_training(run, self)
 
-    def truncated(
-        self, tally: TokenCounts, limit: int | None, advice: str = "", what: str = "texts"
+    def warn_truncated(
+        self, tally: TokenCounts, limit: int | None, advice: str = "", unit: str = "texts"
     ) -> None:
         """Warn about truncated texts: "1 of 2 texts truncated to 8 tokens (3 dropped)"."""
-        if line := tally.truncation(limit, what):
+        if line := tally.truncation(limit, unit):
             self.warn(f"{line}{advice}")
 
-    def special_tokens(self, tally: TokenCounts) -> None:
+    def warn_special_tokens(self, tally: TokenCounts) -> None:
         """Warn about special tokens in the texts, and say how to prevent parsing them."""
         if tally.literals:
             self.warn(
@@ -249,27 +252,27 @@ class Console(Log):
                 "--no-parse-special treats them as plain text"
             )
 
-    def empty(self, tally: TokenCounts) -> None:
+    def note_empty(self, tally: TokenCounts) -> None:
         """Note how many texts were empty."""
         self.note(tally.emptiness())
 
     def close(self, reader: Reader) -> None:
         """Summarize the input. Exit with code 1 if records were skipped."""
         reader.summarize(self)
-        self.skipped(reader.skipped)
+        self.exit_if_skipped(reader.skipped)
 
-    def skipped(self, records: int, where: str = "") -> None:
+    def exit_if_skipped(self, records: int, details: str = "") -> None:
         """Exit with code 1 and a warning if records were skipped."""
         if records:
-            self.warn(f"{counted(records, 'record was', 'records were')} skipped{where}")
+            self.warn(f"{counted(records, 'record was', 'records were')} skipped{details}")
             raise typer.Exit(1)
 
 
 # --- training ---
 
 
-LINES_OF_RUN = 10  # lines of a training run whose progress is not on a terminal
-LINE_SECONDS = 60.0  # maximum time between two lines
+LINES_PER_RUN = 10  # lines of a training run whose progress is not on a terminal
+MAX_LINE_SECONDS = 60.0  # maximum time between two lines
 
 
 def follow_training(run: TrainingRun, console: Console) -> None:
@@ -280,19 +283,19 @@ def follow_training(run: TrainingRun, console: Console) -> None:
     from bertcli.training.run import evaluation_line
 
     steps = run.options.steps or 0
-    first = run.state.step
+    first_step = run.state.step
     start = monotonic()
     position = ""  # such as "step 1/9"
     counts = ""
     losses = ""
     held_out = ""
-    lines = TrainingLines(console, steps, first)
+    lines = TrainingLines(console, steps, first_step)
     with closing(ProgressBar(console.watched)) as bar:
 
         def show(event: Event) -> None:
             nonlocal position, counts, losses, held_out
             position = f"step {event.step:,}/{steps:,}"
-            share = (event.step - first) / max(steps - first, 1)  # of the steps of this process
+            share = (event.step - first_step) / max(steps - first_step, 1)  # of this process
             seconds = monotonic() - start
             match event.kind:
                 case "step":
@@ -307,8 +310,8 @@ def follow_training(run: TrainingRun, console: Console) -> None:
             if bar.shown:
                 bar.update(counts, share, seconds)
             else:
-                left = clock(seconds * (1 - share) / (share or 1))
-                lines.show(event.kind, event.step, losses, held_out, left)
+                remaining = clock_time(seconds * (1 - share) / (share or 1))
+                lines.show(event.kind, event.step, losses, held_out, remaining)
 
         run.execute(show)
     if not bar.shown:
@@ -324,18 +327,18 @@ def follow_training(run: TrainingRun, console: Console) -> None:
 class TrainingLines:
     """Lines of a training run: one per tenth of the run or per minute, and the last one."""
 
-    def __init__(self, console: Console, steps: int, first: int) -> None:
+    def __init__(self, console: Console, steps: int, first_step: int) -> None:
         self.console = console
         self.steps = steps
-        self.shown_step = first
+        self.shown_step = first_step
         self.shown_at = monotonic()
         self.line = ""  # line of the last step, not written yet
 
     def show(self, event: str, step: int, losses: str, held_out: str, remaining: str) -> None:
         """Process an event. Write the line of the previous step if it is due."""
         if event == "step":  # all events of the previous step have arrived
-            is_due = (step - 1 - self.shown_step) * LINES_OF_RUN >= self.steps
-            if self.line and (is_due or monotonic() - self.shown_at >= LINE_SECONDS):
+            is_due = (step - 1 - self.shown_step) * LINES_PER_RUN >= self.steps
+            if self.line and (is_due or monotonic() - self.shown_at >= MAX_LINE_SECONDS):
                 self.close()
                 self.shown_step = step - 1
             return

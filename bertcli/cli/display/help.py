@@ -13,8 +13,9 @@ import typer
 from bertcli.cli.display.console import print_text
 
 MESSAGES = "Messages and help"  # the last panel
-WIDEST, NAMES = 100, 22  # maximum width of a line, and width of the column of option names
-SENTENCE = re.compile(r"(?<=[a-z0-9)\]])\. .*")
+MAX_WIDTH = 100  # maximum characters of a line
+NAMES_WIDTH = 22  # maximum width of the column of option names
+LATER_SENTENCES = re.compile(r"(?<=[a-z0-9)\]])\. .*")
 
 # Options that -h shows: for every command ("model"), or for one command ("map.color",
 # "models-remove.yes"). Required options are always shown; --resume has a footnote.
@@ -36,36 +37,38 @@ COMMON = frozenset(
     models-download.revision models-remove.yes
     """.split()  # noqa: SIM905 - a list that is read downwards
 )
-RESUME = "--resume goes on where the same command was interrupted."
+RESUME_FOOTNOTE = "--resume goes on where the same command was interrupted."
 # Choices that -h does not list: defaults and aliases.
 UNLISTED = ("auto", "true", "false")
 
 
-def _option(about: str, *names: str, everything: bool = True) -> Any:
-    def show(ctx: typer.Context, asked: bool) -> None:
-        if asked:
+def _help_option(help_text: str, *names: str, everything: bool = True) -> Any:
+    """Return an option that prints the help and exits."""
+
+    def show(ctx: typer.Context, requested: bool) -> None:
+        if requested:
             show_help(ctx, everything=everything)
 
     return typer.Option(
-        ..., *names, help=about, is_eager=True, callback=show, rich_help_panel=MESSAGES
+        ..., *names, help=help_text, is_eager=True, callback=show, rich_help_panel=MESSAGES
     )
 
 
 # Help parameters of every command, and of command groups, whose help is always short.
 HELP = {
-    "help_short": _option("Show the common options.", "-h", everything=False),
-    "help_all": _option("Show all options.", "--help"),
+    "help_short": _help_option("Show the common options.", "-h", everything=False),
+    "help_all": _help_option("Show all options.", "--help"),
 }
-GROUP_HELP = {"help_all": _option("Show this help.", "--help", "-h")}
+GROUP_HELP = {"help_all": _help_option("Show this help.", "--help", "-h")}
 
 
 def show_help(ctx: typer.Context, *, everything: bool) -> None:
     """Print the help of a command and exit."""
     command: Any = ctx.command
-    ctx.max_content_width = WIDEST
+    ctx.max_content_width = MAX_WIDTH
     page = ctx.make_formatter()
-    about, notes, examples = parts_of(command.help or "")
-    page.write_text(about)
+    summary, notes, examples = split_docstring(command.help or "")
+    page.write_text(summary)
     for note in notes if everything else ():
         page.write_paragraph()
         page.write_text(note)
@@ -75,8 +78,9 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
     if examples:
         with page.section("Examples"):
             page.write("".join(f"  {example}\n" for example in examples))
-    for name, inner in getattr(command, "commands", {}).items():
-        panels.setdefault("Commands", []).append((name, inner.get_short_help_str(WIDEST)))
+    for name, subcommand in getattr(command, "commands", {}).items():
+        row = (name, subcommand.get_short_help_str(MAX_WIDTH))
+        panels.setdefault("Commands", []).append(row)
     for param in sorted(command.params, key=lambda param: param.param_type_name):
         is_argument = param.param_type_name == "argument"
         panel = "Arguments" if is_argument else param.rich_help_panel or "Options"
@@ -89,7 +93,7 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
             if not (is_argument or param.required or is_common(ctx, param.name)):
                 continue
             panel = "Common options"
-            param.help = SENTENCE.sub(".", param.help or "")
+            param.help = LATER_SENTENCES.sub(".", param.help or "")
             param.show_envvar = False
             listed = ", ".join(name for name in choices if name not in UNLISTED)
         if listed:
@@ -101,10 +105,10 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
             panels.setdefault(panel, []).append(row)
     for title, options in panels.items():
         with page.section(title):
-            page.write_dl(options, NAMES)
+            page.write_dl(options, NAMES_WIDTH)
     if not everything:
         can_resume = any(param.name == "resume" for param in command.params)
-        footnote = f"{RESUME}\n" if can_resume else ""
+        footnote = f"{RESUME_FOOTNOTE}\n" if can_resume else ""
         page.write(f"\n{footnote}{ctx.command_path} --help shows all options.\n")
     print_text(page.getvalue().rstrip("\n"))
     raise typer.Exit
@@ -121,7 +125,7 @@ def is_common(ctx: typer.Context, name: str) -> bool:
     return name in COMMON or f"{command}.{name}" in COMMON
 
 
-def parts_of(docstring: str) -> tuple[str, list[str], list[str]]:
+def split_docstring(docstring: str) -> tuple[str, list[str], list[str]]:
     """Return the summary, the notes and the examples of a docstring."""
     texts: list[str] = []
     examples: list[str] = []

@@ -142,10 +142,10 @@ def checks(screen: Console, verified: Iterable[VerifyCheck]) -> bool:
 MAX_ARRAYS = 20  # arrays shown without --tensors
 
 
-def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: bool) -> None:
-    """Show a file of vectors and its check. With ``whole``, show all arrays."""
+def show_vectors(report: FileReport, verified: VerifyCheck | None, *, all_arrays: bool) -> None:
+    """Show a file of vectors and its check. Without ``all_arrays``, show the first ones."""
     rows = []
-    for array in report.arrays[: None if whole else MAX_ARRAYS]:
+    for array in report.arrays[: None if all_arrays else MAX_ARRAYS]:
         norm = array["norm"]
         rows.append(
             {
@@ -176,10 +176,10 @@ def show_vectors(report: FileReport, verified: VerifyCheck | None, *, whole: boo
 
 
 def show_instances(
-    data: Instances, examples: Sequence[TrainingInstance], *, verified: bool
+    instances: Instances, examples: Sequence[TrainingInstance], *, verified: bool
 ) -> None:
     """Show statistics of training instances, and examples in the format of Google's code."""
-    index = data.index
+    index = instances.index
     with drawing() as screen:
         names = ("max_length", "max_predictions", "vocab_size", "extra_embeddings")
         screen.print(facts((name, index[name]) for name in names if index[name]))
@@ -188,8 +188,8 @@ def show_instances(
             screen.print(f"instance {number}", style="bold")
             for line in str(example).splitlines():
                 screen.print(Text(printable(line)), soft_wrap=True)
-        if len(examples) < len(data):
-            screen.print(f"and {len(data) - len(examples):,} more")
+        if len(examples) < len(instances):
+            screen.print(f"and {len(instances) - len(examples):,} more")
         if verified:
             screen.print("files: the sha256 of each is as recorded")
 

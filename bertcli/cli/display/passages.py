@@ -17,7 +17,7 @@ from rich.text import Text
 
 WORD = re.compile(r"\w+")
 SENTENCE_START = re.compile(r"(?<=[.!?])\s+(?=\S)|\s+(?=#)")
-LEAST_PREFIX = 4  # minimum letters of a query word that also matches longer words of the text
+MIN_PREFIX = 4  # minimum letters of a query word that also matches longer words of the text
 MAX_LEAD = 0.3  # maximum share of the passage before the first matching word
 ELLIPSIS = "…"
 
@@ -58,7 +58,7 @@ def word_matches(text: str, query: str) -> list[WordMatch]:
             matches.append(WordMatch(*text_word.span(), folded))
             continue
         for word in words:
-            if folded.startswith(word) and len(word) >= LEAST_PREFIX:
+            if folded.startswith(word) and len(word) >= MIN_PREFIX:
                 matches.append(WordMatch(*text_word.span(), word))
                 break
             if not word.isascii() and word in folded:  # for scripts without spaces between words
@@ -78,7 +78,7 @@ def content_words(query: str) -> set[str]:
     return {
         word.casefold()
         for word in words
-        if len(word) >= min(longest, LEAST_PREFIX)
+        if len(word) >= min(longest, MIN_PREFIX)
         or word.isupper()
         or not (word.isascii() and word.isalpha())
     }
@@ -93,32 +93,34 @@ def passage_bounds(text: str, matches: list[WordMatch], length: int) -> tuple[in
     reach = int(length * (1 - MAX_LEAD))
     best_score = 0.0
     best = 0
-    best_last = 0
+    best_stop = 0
     for index, match in enumerate(matches):
-        last = bisect_left(starts, match.start + reach)
-        words = {other.word for other in matches[index:last] if other.stop <= match.start + reach}
+        stop = bisect_left(starts, match.start + reach)
+        covered = [other for other in matches[index:stop] if other.stop <= match.start + reach]
+        words = {covered_match.word for covered_match in covered}
         score = sum(1 / counts[word] for word in words)
-        is_tighter = index < best_last and score > best_score - 1e-9
+        is_tighter = index < best_stop and score > best_score - 1e-9
         if score > best_score + 1e-9 or is_tighter:
             best_score = score
             best = index
-            best_last = best_last if is_tighter else last
-    first = matches[best].start
-    if first <= length * MAX_LEAD:
+            best_stop = best_stop if is_tighter else stop
+    first_match = matches[best].start
+    if first_match <= length * MAX_LEAD:
         return 0, word_end(text, length)
-    start = passage_start(text, first, int(length * MAX_LEAD))
+    start = passage_start(text, first_match, int(length * MAX_LEAD))
     if len(text) - start < length:
         start = next_word(text, len(text) - length)
     return start, word_end(text, start + length)
 
 
-def passage_start(text: str, first: int, most: int) -> int:
-    """Return the start of the sentence that contains position ``first``.
+def passage_start(text: str, offset: int, max_lead: int) -> int:
+    """Return the start of the sentence that contains ``offset``.
 
-    If it is more than ``most`` characters earlier, return the start of a word within that range.
+    If it is more than ``max_lead`` characters earlier, return the start of a word within that
+    range.
     """
-    earliest = first - most
-    sentences = [start.end() for start in SENTENCE_START.finditer(text, earliest, first + 1)]
+    earliest = offset - max_lead
+    sentences = [start.end() for start in SENTENCE_START.finditer(text, earliest, offset + 1)]
     return sentences[-1] if sentences else next_word(text, earliest)
 
 

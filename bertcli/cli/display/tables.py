@@ -1,6 +1,6 @@
 """Tables and facts on a terminal, drawn by Rich: safe for untrusted text, folded to the width.
 
-`rows_table` draws rows, `facts` draws names beside values, and `opened_table` is the writer of the
+`rows_table` draws rows, `facts` draws names beside values, and `open_table` is the writer of the
 output format "table". Numbers are never folded; other cells are.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bertcli.tokenizing.batch import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
 
-PIPED = 100  # width in columns if it is unknown
+DEFAULT_WIDTH = 100  # width in columns if it is unknown
 
 
 class Screen(Console):
@@ -51,7 +51,7 @@ class Screen(Console):
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
         if not self.width:  # some programs set COLUMNS=0 for their child processes
-            self.width = PIPED
+            self.width = DEFAULT_WIDTH
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -68,8 +68,8 @@ class Screen(Console):
 def drawing() -> Iterator[Screen]:
     """Yield the screen of stdout. Errors of stdout are handled as for other output formats."""
     with open_output(None, drawn=True):
-        told = sys.stdout.isatty() or "COLUMNS" in os.environ
-        yield Screen(width=None if told else PIPED)
+        has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+        yield Screen(width=None if has_width else DEFAULT_WIDTH)
 
 
 def show(*pictures: RenderableType) -> None:
@@ -79,12 +79,12 @@ def show(*pictures: RenderableType) -> None:
             screen.print(picture)
 
 
-MOST = 40  # maximum rows of a run, tokens or words of a text that are drawn
-LONGEST = 1000  # maximum characters of a text
-SHORT_CELL = 14  # maximum characters of a word or label, which is not folded
-NAMES = ("id", "file", "model")  # columns that users copy: not folded if there is room
+MAX_DRAWN = 40  # maximum rows of a run, tokens or words of a text that are drawn
+MAX_TEXT_LENGTH = 1000  # maximum characters of a text
+MAX_SHORT_CELL = 14  # maximum characters of a word or label, which is not folded
+NAME_COLUMNS = ("id", "file", "model")  # columns that users copy: not folded if there is room
 UNGROUPED = ("id", "line", "input_ids")  # numeric columns without thousands separators
-LEAST_TEXT = 30  # minimum width of a text column
+MIN_TEXT_WIDTH = 30  # minimum width of a text column
 HIT_LINES = 2  # maximum lines of a hit, in the width of the terminal
 Inputs = Sequence[str | Path]  # input files; "-" is stdin
 
@@ -118,13 +118,16 @@ def described(value: Any) -> str:
 
 
 def rows_table(
-    rows: Sequence[Mapping[str, Any]], title: str | None = None, **look: Any
+    rows: Sequence[Mapping[str, Any]], title: str | None = None, **style: Any
 ) -> RowsTable:
-    """Return a table of rows, with numbers aligned right. Text columns have priority over names."""
+    """Return a table of rows, with numbers aligned right. Text columns have priority over names.
+
+    ``style`` are parameters of Rich's `Table`.
+    """
     names = fields_of(map(dict, rows))
     cells = {name: [row.get(name, "") for row in rows] for name in names}
-    look = {"box": SIMPLE_HEAD, "title_justify": "left", "title_style": "bold", **look}
-    drawn = RowsTable(title=title, **look)
+    style = {"box": SIMPLE_HEAD, "title_justify": "left", "title_style": "bold", **style}
+    drawn = RowsTable(title=title, **style)
     for name, values in cells.items():
         is_figure = any(isinstance(value, int | float) for value in values)
         drawn.add_column(
@@ -132,8 +135,8 @@ def rows_table(
             justify="right" if is_figure else "left",
             overflow="fold",
             no_wrap=is_figure
-            or name in NAMES
-            or max(len(str(value)) for value in values) <= SHORT_CELL,
+            or name in NAME_COLUMNS
+            or max(len(str(value)) for value in values) <= MAX_SHORT_CELL,
         )
     for row in zip(*cells.values(), strict=True):
         drawn.add_row(*(cell(value, name) for name, value in zip(cells, row, strict=True)))
@@ -147,7 +150,7 @@ class RowsTable(Table):
         """Render the table, folding the columns of names if it would not fit otherwise."""
         if not self.fits(console, options):
             for column in self.columns:
-                if column.header in NAMES:
+                if column.header in NAME_COLUMNS:
                     column.no_wrap = False
         yield from super().__rich_console__(console, options)
         if hidden := self.hidden_columns(console, options):
@@ -156,18 +159,18 @@ class RowsTable(Table):
 
     def hidden_columns(self, console: Console, options: ConsoleOptions) -> list[str]:
         """Return the names of the columns that Rich leaves out for lack of width."""
-        inner = options.update_width(options.max_width - self._extra_width)
-        widths = self._calculate_column_widths(console, inner)
+        inner_options = options.update_width(options.max_width - self._extra_width)
+        widths = self._calculate_column_widths(console, inner_options)
         padding = self.padding[1] + self.padding[3]
         columns = zip(self.columns, widths, strict=True)
         return [str(column.header) for column, width in columns if width <= padding]
 
     def fits(self, console: Console, options: ConsoleOptions) -> bool:
-        """Return True if all unfolded columns fit beside at least ``LEAST_TEXT`` of text."""
+        """Return True if all unfolded columns fit beside at least ``MIN_TEXT_WIDTH`` of text."""
         width = len(self.columns) + 1
         for column in self.columns:
-            wanted = self._measure_column(console, options, column).maximum
-            width += wanted if column.no_wrap else min(wanted, LEAST_TEXT)
+            full_width = self._measure_column(console, options, column).maximum
+            width += full_width if column.no_wrap else min(full_width, MIN_TEXT_WIDTH)
         return width <= options.max_width
 
 
@@ -187,22 +190,23 @@ def cell(value: Any, column: str = "") -> str | Text:
     return "" if value is None else shortened(str(value))
 
 
-def shortened(text: str, most: int = LONGEST) -> str:
-    """Return a text on one line, cut after ``most`` characters."""
+def shortened(text: str, length: int = MAX_TEXT_LENGTH) -> str:
+    """Return a text on one line, cut after ``length`` characters."""
     text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= length else f"{text[:length]}…"
 
 
-def kept_cells(record: Record, without: Sequence[str] = ()) -> dict[str, Any]:
+def field_cells(record: Record, without: Sequence[str] = ()) -> dict[str, Any]:
     """Return the carried fields of a record for a table. Long values are shortened."""
-    return {
-        name: shortened(described(value), TEXT) if isinstance(value, str | list | dict) else value
-        for name, value in (record.extra or {}).items()
-        if name not in without
-    }
+    cells = {}
+    for name, value in (record.extra or {}).items():
+        if name not in without:
+            is_long = isinstance(value, str | list | dict)
+            cells[name] = shortened(described(value), MAX_PREVIEW_TEXT) if is_long else value
+    return cells
 
 
-def shown(item: Encoded | Result) -> str:
+def item_text(item: Encoded | Result) -> str:
     """Return the text and the pair of an item, shortened."""
     texts = []
     for text in (item.record.text, item.record.pair):
@@ -212,30 +216,30 @@ def shown(item: Encoded | Result) -> str:
 
 
 @contextmanager
-def opened_table(
+def open_table(
     inputs: Inputs, view: Callable[[Any], Iterable[RenderableType]]
 ) -> Iterator[Callable[[Sequence[Any]], None]]:
     """Yield a function that draws the first rows of a run, or all rows for typed input."""
-    typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
-    left = inf if typed else MOST
-    more = 0
+    is_typed = "-" in inputs and sys.stdin is not None and sys.stdin.isatty()
+    remaining = inf if is_typed else MAX_DRAWN
+    hidden = 0
     with drawing() as screen:
 
         def write(rows: Sequence[Any]) -> None:
-            nonlocal left, more
+            nonlocal remaining, hidden
             rows = lines_of(rows)
-            first = rows[: int(min(left, len(rows)))]
-            left = left - len(first)
-            more = more + len(rows) - len(first)
-            for picture in view(first) if first else ():
+            drawn_rows = rows[: int(min(remaining, len(rows)))]
+            remaining -= len(drawn_rows)
+            hidden += len(rows) - len(drawn_rows)
+            for picture in view(drawn_rows) if drawn_rows else ():
                 screen.print(picture)
 
         yield write
-        for note in not_drawn(more):
+        for note in notes_of_hidden(hidden):
             screen.print(note)
 
 
-def not_drawn(count: int, noun: str = "more") -> list[Text]:
+def notes_of_hidden(count: int, noun: str = "more") -> list[Text]:
     """Return a note with the number of items that were not drawn, if any."""
     return [Text(f"... {count:,} {noun}; -f jsonl for all", "dim")] if count > 0 else []
 
@@ -243,17 +247,17 @@ def not_drawn(count: int, noun: str = "more") -> list[Text]:
 # --- tokens ---
 
 
-TABLE_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "tokens", "offset_mapping")
-COUNTED = ("texts", "tokens", "p50", "p99", "max", "longer")  # columns of a file summary
+TOKEN_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "tokens", "offset_mapping")
+COUNT_COLUMNS = ("texts", "tokens", "p50", "p99", "max", "longer")  # columns of a file summary
 
 
 def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[RenderableType]:
     """Draw one table per record, with one token per row."""
     roles = {token: role.removesuffix("_token") for role, token in tokenizer.roles.items()}
     for encoded in records:
-        columns = zip(*(encoded.columns[name] for name in TABLE_COLUMNS), strict=True)
+        columns = zip(*(encoded.columns[name] for name in TOKEN_COLUMNS), strict=True)
         rows = []
-        for number, column in enumerate(islice(columns, MOST)):
+        for number, column in enumerate(islice(columns, MAX_DRAWN)):
             token_id, token_type, mask, token, (start, stop) = column
             role = roles.get(token, "")
             rows.append(
@@ -267,9 +271,10 @@ def token_views(tokenizer: Tokenizer, records: Sequence[Encoded]) -> Iterator[Re
                     "special": role,
                 }
             )
-        kept = "".join(f"\n{name}: {value}" for name, value in kept_cells(encoded.record).items())
-        yield rows_table(rows, shown(encoded) + kept)
-        yield from not_drawn(encoded.length - MOST, "more tokens")
+        fields = field_cells(encoded.record).items()
+        title = item_text(encoded) + "".join(f"\n{name}: {value}" for name, value in fields)
+        yield rows_table(rows, title)
+        yield from notes_of_hidden(encoded.length - MAX_DRAWN, "more tokens")
 
 
 def stats_view(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -281,7 +286,7 @@ def stats_view(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 def counts_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Draw counts or summaries of files, with the total in the last row."""
     counts = [{**row, **row.get("length", {})} for row in rows]
-    names = [name for name in COUNTED if name in counts[0]]
+    names = [name for name in COUNT_COLUMNS if name in counts[0]]
     return rows_table(
         [{"file": row["file"] or "total"} | {name: row[name] for name in names} for row in counts]
     )
@@ -290,16 +295,16 @@ def counts_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 # --- results ---
 
 
-HIDDEN = ("id", "truncated")  # fields of task results that are not shown
+HIDDEN_FIELDS = ("id", "truncated")  # fields of task results that are not shown
 
 
 def results_view(results: Sequence[Result]) -> Iterator[Table]:
     """Draw results with one item per row. The text is in the row of its first item."""
     rows = []
     for result in results:
-        text = shown(result)
+        text = item_text(result)
         for line in flat_rows(result):
-            fields = {name: value for name, value in line.items() if name not in HIDDEN}
+            fields = {name: value for name, value in line.items() if name not in HIDDEN_FIELDS}
             rows.append({"text": text, **fields})
             text = ""
     yield rows_table(rows)
@@ -311,7 +316,7 @@ def models_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     yield rows_table([{name: row[name] for name in names} for row in rows])
 
 
-WIDEST = 12  # maximum number of labels in a confusion matrix
+MAX_CONFUSION_LABELS = 12  # maximum number of labels in a confusion matrix
 
 
 def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
@@ -322,16 +327,16 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
         interval = f"{low:.4f} to {high:.4f}"
         metric = name.replace("_", " ")
         row = {"metric": metric, "value": report[name], "95 % interval": interval}
-        if other := report.get("compare"):
-            low, high = other["intervals"][name]
-            row |= {"other": other[name], "better by": other["differences"][name]}
+        if comparison := report.get("compare"):
+            low, high = comparison["intervals"][name]
+            row |= {"other": comparison[name], "better by": comparison["differences"][name]}
             row["95 %"] = f"{low:.4f} to {high:.4f}"
         rows.append(row)
     yield rows_table(rows, f"{report['task']}, {counted(report['n'], 'example')}")
     if "per_class" in report:
         classes = report["per_class"].items()
         yield rows_table([{"label": name, **values} for name, values in classes])
-        if len(labels := report["labels"]) <= WIDEST:
+        if len(labels := report["labels"]) <= MAX_CONFUSION_LABELS:
             counts = zip(labels, report["confusion"], strict=True)
             names = [f"as {label}" for label in labels]
             confusion = [
@@ -341,34 +346,35 @@ def evaluation_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
         yield f"calibration error {report['calibration']['error']:.4f}"
 
 
-PREVIEW, TERMS = 3, 8  # numbers shown of a vector, terms shown of a text
-TEXT = 40  # maximum characters of a text beside numbers
-FEW = range(2, 11)  # numbers of texts for which similarities are shown
+PREVIEW_NUMBERS = 3  # numbers shown of a vector
+PREVIEW_TERMS = 8  # terms shown of a text
+MAX_PREVIEW_TEXT = 40  # maximum characters of a text beside numbers
+SIMILARITY_TEXTS = range(2, 11)  # numbers of texts for which similarities are shown
 
 
 def vector_views(
-    blocks: Sequence[EmbeddedBlock], records: int, names: TermNames | None
+    blocks: Sequence[EmbeddedBlock], records: int, term_names: TermNames | None
 ) -> Iterator[RenderableType]:
     """Draw the first vectors of ``records`` texts, of their tokens, or their term weights."""
-    encoded = [*islice(chain.from_iterable(block.batch for block in blocks), MOST)]
-    vectors = [*islice(chain.from_iterable(block.vectors for block in blocks), MOST)]
-    pieces = [*islice(chain.from_iterable(block.pieces or () for block in blocks), MOST)]
-    of_texts = encoded and not pieces
-    if of_texts:
+    encoded = [*islice(chain.from_iterable(block.batch for block in blocks), MAX_DRAWN)]
+    vectors = [*islice(chain.from_iterable(block.vectors for block in blocks), MAX_DRAWN)]
+    pieces = [*islice(chain.from_iterable(block.pieces or () for block in blocks), MAX_DRAWN)]
+    are_texts = encoded and not pieces
+    if are_texts:
         yield rows_table(
             [
-                {"text": shortened(shown(item), TEXT), "tokens": item.length}
-                | (numbers(vector) if names is None else terms(vector, names))
-                | kept_cells(item.record)
+                {"text": shortened(item_text(item), MAX_PREVIEW_TEXT), "tokens": item.length}
+                | (vector_cells(vector) if term_names is None else term_cells(vector, term_names))
+                | field_cells(item.record)
                 for item, vector in zip(encoded, vectors, strict=True)
             ]
         )
     else:
-        yield from map(pieces_view, encoded, vectors, pieces)
-    yield from not_drawn(records - len(encoded))
-    if of_texts and names is None:
+        yield from map(token_vectors_view, encoded, vectors, pieces)
+    yield from notes_of_hidden(records - len(encoded))
+    if are_texts and term_names is None:
         yield shape_of(records, *vectors[0].shape)
-        if records in FEW:
+        if records in SIMILARITY_TEXTS:
             yield Text("cosine similarity", "bold")  # may be wider than the table, unlike a title
             yield similarities(vectors)
 
@@ -378,20 +384,20 @@ def shape_of(*sizes: int) -> Text:
     return Text(f"shape {' x '.join(f'{size:,}' for size in sizes)}, float32", "dim")
 
 
-def numbers(vector: np.ndarray) -> dict[str, Any]:
+def vector_cells(vector: np.ndarray) -> dict[str, Any]:
     """Return the norm and the first values of a vector."""
     import numpy as np
 
     values = vector.reshape(-1)
-    first = " ".join(f"{value:+.4f}" for value in values[:PREVIEW])
-    return {"norm": float(np.linalg.norm(values)), "first values": f"{first} ..."}
+    preview = " ".join(f"{value:+.4f}" for value in values[:PREVIEW_NUMBERS])
+    return {"norm": float(np.linalg.norm(values)), "first values": f"{preview} ..."}
 
 
-def terms(weights: np.ndarray, names: TermNames) -> dict[str, Any]:
+def term_cells(weights: np.ndarray, term_names: TermNames) -> dict[str, Any]:
     """Return the number of terms of a text, and the terms with the largest weights."""
     from bertcli.embedding.sparse import largest
 
-    best = islice(names.of(largest(weights, TERMS)).items(), TERMS)
+    best = islice(term_names.of(largest(weights, PREVIEW_TERMS)).items(), PREVIEW_TERMS)
     shown_terms = ", ".join(f"{name} {weight:.2f}" for name, weight in best)
     return {"terms": len(weights), "largest weights": shown_terms}
 
@@ -405,25 +411,26 @@ def similarities(vectors: Sequence[np.ndarray]) -> Table:
     rows = enumerate((flat @ flat.T).tolist(), 1)
     return rows_table(
         [
-            {"": place} | {str(at): f"{cosine:.2f}" for at, cosine in enumerate(row, 1)}
-            for place, row in rows
+            {"": row_number}
+            | {str(number): f"{cosine:.2f}" for number, cosine in enumerate(row, 1)}
+            for row_number, row in rows
         ],
         box=None,
         padding=(0, 1, 0, 0),
     )
 
 
-def pieces_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenVectors) -> Group:
+def token_vectors_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenVectors) -> Group:
     """Draw the tokens or words of a text, and the shape of their vectors."""
     columns = zip(pieces.texts, pieces.offsets, pieces.sequences, vectors, strict=True)
     rows = [
-        {"#": at, pieces.name[:-1]: text, "span": "" if sequence is None else f"{start}-{stop}"}
-        | numbers(vector)
-        for at, (text, (start, stop), sequence, vector) in enumerate(islice(columns, MOST))
+        {"#": index, pieces.name[:-1]: text, "span": "" if sequence is None else f"{start}-{stop}"}
+        | vector_cells(vector)
+        for index, (text, (start, stop), sequence, vector) in enumerate(islice(columns, MAX_DRAWN))
     ]
-    more = not_drawn(len(vectors) - len(rows), f"more {pieces.name}")
-    drawn = rows_table(rows, shown(encoded)) if rows else Text(shown(encoded), "bold")
-    return Group(drawn, *more, shape_of(*vectors.shape))
+    notes = notes_of_hidden(len(vectors) - len(rows), f"more {pieces.name}")
+    drawn = rows_table(rows, item_text(encoded)) if rows else Text(item_text(encoded), "bold")
+    return Group(drawn, *notes, shape_of(*vectors.shape))
 
 
 def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
@@ -437,11 +444,13 @@ def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[Renderable
 
 def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
     """Return the table row of a search hit; its id may be its file and line."""
-    extra = record.extra or {}
-    place = f"{extra['file']}:{extra['line']}" if {"file", "line"} <= {*extra} else ""
-    hit = {"score": score, "row": row, "id": place or str(row if record.id is None else record.id)}
+    fields = record.extra or {}
+    hit_id = str(row if record.id is None else record.id)
+    if "file" in fields and "line" in fields:
+        hit_id = f"{fields['file']}:{fields['line']}"
+    hit = {"score": score, "row": row, "id": hit_id}
     text = {} if record.text is None else {"text": str(record.text)}
-    return hit | text | kept_cells(record, without=(*ORIGIN, *PLACE, *hit, "text"))
+    return hit | text | field_cells(record, without=(*ORIGIN, *PLACE, *hit, "text"))
 
 
 class HitsView:
@@ -507,31 +516,33 @@ def ranking_view(query: str, results: Sequence[Result]) -> Iterator[RenderableTy
     """Draw texts with their scores for a query, in the order of the results."""
     from bertcli.tasks.rerank import corpus_row
 
-    rows = [hit_row(r.fields["score"], corpus_row(r), r.record) for r in results]
+    rows = [
+        hit_row(result.fields["score"], corpus_row(result), result.record) for result in results
+    ]
     yield HitsView(rows, query)
 
 
 def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Iterator[RenderableType]:
     """Draw groups of near-duplicates, each below the text that is kept."""
     for group in groups:
-        scores = ["kept", *(f"{score:.4f}" for score in group.scores[:MOST].tolist())]
-        numbered = zip(scores, [group.keep, *group.rows[:MOST].tolist()], strict=True)
+        scores = ["kept", *(f"{score:.4f}" for score in group.scores[:MAX_DRAWN].tolist())]
+        numbered = zip(scores, [group.keep, *group.rows[:MAX_DRAWN].tolist()], strict=True)
         yield HitsView([hit_row(score, row, run.record_of(row)) for score, row in numbered])
-        yield from not_drawn(len(group.rows[MOST:]))
+        yield from notes_of_hidden(len(group.rows[MAX_DRAWN:]))
 
 
-PROMPT = "query> "
-USAGE = "type a query; Ctrl-D ends"
+QUERY_PROMPT = "query> "
+QUERY_USAGE = "type a query; Ctrl-D ends"
 
 
-def typed_lines() -> Iterator[list[Record]]:
+def queries_at_prompt() -> Iterator[list[Record]]:
     """Yield lines typed at the prompt, with history and editing if readline is available."""
     with suppress(ImportError):  # not on Windows, whose console has line editing
         import readline  # noqa: F401 - input() uses it after the import
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     with suppress(EOFError):
         while True:
-            if line := input(PROMPT).strip():
+            if line := input(QUERY_PROMPT).strip():
                 yield [Record(line)]
     sys.stdout.write("\n")
 
@@ -539,6 +550,6 @@ def typed_lines() -> Iterator[list[Record]]:
 def search_at_prompt(search: Search) -> None:
     """Answer queries until the end of the input."""
     with drawing() as screen:
-        for answers in search.answering(typed_lines()):
+        for answers in search.answering(queries_at_prompt()):
             for picture in answer_views(answers):
                 screen.print(picture)

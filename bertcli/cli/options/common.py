@@ -17,7 +17,7 @@ from bertcli.cli.display.console import (
     stdout_is_terminal,
 )
 from bertcli.cli.display.help import MESSAGES
-from bertcli.cli.options.completion import complete_field, complete_model, completed
+from bertcli.cli.options.completion import complete_choices, complete_field, complete_model
 from bertcli.cli.options.groups import (
     COMPUTE,
     INPUT,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 # A fixed list: detecting the available devices would import torch.
-DEVICES = completed("auto", "cpu", "cuda", "cuda:0", "cuda:all", "mps", "xpu")
+DEVICES = complete_choices("auto", "cpu", "cuda", "cuda:0", "cuda:all", "mps", "xpu")
 
 # Options shared by several groups.
 SPECIAL_TOKENS = flag("Add [CLS] and [SEP].", default=True)
@@ -143,10 +143,10 @@ FORMAT = (
 )
 
 
-def format_option(*formats: str, about: str = FORMAT) -> Any:
+def format_option(*formats: str, help_text: str = FORMAT) -> Any:
     """Return the --format option with these formats and auto."""
     return option(
-        about, None, "--format", "-f", default="auto", annotation=one_of("auto", *formats)
+        help_text, None, "--format", "-f", default="auto", annotation=one_of("auto", *formats)
     )
 
 
@@ -155,8 +155,8 @@ def one_of(*choices: str) -> Any:
     return Literal.__getitem__(choices)
 
 
-# Options that do not affect the rows.
-NOT_OF_ROWS = ("output", "overwrite", "resume", "quiet", "verbose", "offline", "threads")
+# Options on which the written rows do not depend.
+OPTIONS_WITHOUT_ROWS = ("output", "overwrite", "resume", "quiet", "verbose", "offline", "threads")
 
 
 class OutputOptions(OptionGroup, panel=OUTPUT):
@@ -184,8 +184,8 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         if self.resume and self.output is None:
             raise UsageError("--resume requires -o FILE", "a stream cannot be resumed")
 
-    def form(self, allowed: Sequence[str] = (), usual: str = "") -> str:
-        """Return the output format: --format, else the format of the suffix, else ``usual``.
+    def resolve_format(self, allowed: Sequence[str] = (), default: str = "") -> str:
+        """Return the output format: --format, else the format of the suffix, else ``default``.
 
         Without any of these, it is a table on a terminal and jsonl elsewhere. ``allowed`` defaults
         to the choices of --format.
@@ -198,81 +198,90 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 "a table cannot be written to a file",
                 "leave out --output, or give another --format",
             )
-        form: str = self.format
-        if self.output is not None and form != "auto":
-            refuse_other_suffix(self.output, form)
-        if form in FORMATS:  # .json files are assembled from jsonl rows
-            form = FORMATS[form].written_as or form
+        file_format: str = self.format
+        if self.output is not None and file_format != "auto":
+            refuse_other_suffix(self.output, file_format)
+        if file_format in FORMATS:  # .json files are assembled from jsonl rows
+            file_format = FORMATS[file_format].written_as or file_format
         allowed = allowed or [name for name in choices if name != "auto"]
-        if form == "auto" and self.output is not None:
-            form = format_of_output(self.output, allowed)
-        elif form == "auto":
-            form = usual or ("table" if stdout_is_terminal() else JSONL)
-        return allowed_form(form, allowed)
+        if file_format == "auto" and self.output is not None:
+            file_format = format_of_output(self.output, allowed)
+        elif file_format == "auto":
+            file_format = default or ("table" if stdout_is_terminal() else JSONL)
+        check_format(file_format, allowed)
+        return file_format
 
     def open(
         self,
-        form: str,
+        file_format: str,
         inputs: Sequence[str | Path] = (),
         *models: ModelOptions,
         view: str = "rows_view",
-        about: Sequence[Any] = (),
+        view_arguments: Sequence[Any] = (),
         run: "ReaderRun | None" = None,
-        weights: bool = True,
+        uses_weights: bool = True,
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open a writer and return its context manager, which yields the function that writes.
 
-        A table is drawn by ``view``, a function of `display.tables` that takes the values of
-        ``about`` before the rows. Only the first 40 rows are drawn (`tables.show` draws all).
-        With --resume, an interrupted ``run`` is continued; a command without ``run`` starts over,
-        unless the same command has completed the file. ``weights`` is False if the rows depend only
-        on the models' tokenizers.
+        A table is drawn by ``view``, a function of `display.tables` that takes ``view_arguments``
+        before the rows. Only the first 40 rows are drawn (`tables.show` draws all). With --resume,
+        an interrupted ``run`` is continued; a command without ``run`` starts over, unless the same
+        command has completed the file. ``uses_weights`` is False if the rows depend only on the
+        models' tokenizers.
 
         Raises OutputError if the output is one of the inputs or a file of a model.
         """
         if self.resume and (run or inputs):
-            return self._resumed(form, run, inputs, models, weights=weights)
-        if form == "table":
+            return self._open_resumable(file_format, run, inputs, models, uses_weights=uses_weights)
+        if file_format == "table":
             from bertcli.cli.display import tables
 
-            return tables.opened_table(inputs, partial(getattr(tables, view), *about))
-        if self.on_terminal and form in BINARY:
-            raise UsageError(f"{form} cannot be shown on a terminal", "give -o FILE, or pipe it")
-        return self._streamed(form, inputs, models)
+            return tables.open_table(inputs, partial(getattr(tables, view), *view_arguments))
+        if self.on_terminal and file_format in BINARY:
+            raise UsageError(
+                f"{file_format} cannot be shown on a terminal", "give -o FILE, or pipe it"
+            )
+        return self._open_streamed(file_format, inputs, models)
 
     @contextmanager
-    def _streamed(
-        self, form: str, inputs: Sequence[str | Path], models: Sequence[ModelOptions]
+    def _open_streamed(
+        self, file_format: str, inputs: Sequence[str | Path], models: Sequence[ModelOptions]
     ) -> Iterator[Callable[..., None]]:
         """Yield a function that writes rows to stdout, a device, or a file without --resume."""
         if self.output is None:
-            with open_writer(None, form, inputs=inputs) as write:
+            with open_writer(None, file_format, inputs=inputs) as write:
                 yield write
             return
         from bertcli.runs.row_run import streamed_rows
 
-        files = [path for model in models for path in model.folder().model_files]
+        model_files: list[Path] = []
+        for model in models:
+            model_files += model.folder().model_files
         with streamed_rows(
-            self.output, form, overwrite=self.overwrite, inputs=inputs, model_files=files
+            self.output,
+            file_format,
+            overwrite=self.overwrite,
+            inputs=inputs,
+            model_files=model_files,
         ) as write:
             yield write
 
     @contextmanager
-    def _resumed(
+    def _open_resumable(
         self,
-        form: str,
+        file_format: str,
         reader_run: "ReaderRun | None",
-        read: Sequence[str | Path],
+        inputs: Sequence[str | Path],
         models: Sequence[ModelOptions],
         *,
-        weights: bool,
+        uses_weights: bool,
     ) -> Iterator[Callable[..., None]]:
         """Yield a function that writes the rows of a resumable run; exit if they are complete."""
         from bertcli.runs.row_run import RowTarget, open_rows
 
-        run = self._resumable_run(reader_run, read, models, weights=weights)
+        run = self._resumable_run(reader_run, inputs, models, uses_weights=uses_weights)
         target = RowTarget(
-            Path(str(self.output)), form, resume=not self.overwrite, overwrite=self.overwrite
+            Path(str(self.output)), file_format, resume=not self.overwrite, overwrite=self.overwrite
         )
         with open_rows(run, target) as write:
             if write is None:
@@ -288,10 +297,10 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
     def _resumable_run(
         self,
         reader_run: "ReaderRun | None",
-        read: Sequence[str | Path],
+        inputs: Sequence[str | Path],
         models: Sequence[ModelOptions],
         *,
-        weights: bool,
+        uses_weights: bool,
     ) -> "RowRun":
         """Return the run with everything its rows depend on: options, model files and inputs."""
         from bertcli.runs.identity import Inputs, files_of_results, files_of_tokenizer
@@ -300,23 +309,25 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         options = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in self.command_options.items()
-            if name not in NOT_OF_ROWS
+            if name not in OPTIONS_WITHOUT_ROWS
         }
         fingerprint: dict[str, Any] = {"options": options}
-        files: list[Path] = []  # files of the models
+        model_files: list[Path] = []
         for folder in (model.folder() for model in models):
-            digests = files_of_results if weights else files_of_tokenizer
+            digests = files_of_results if uses_weights else files_of_tokenizer
             fingerprint |= {"model": folder.name, **digests(folder)}
-            files += folder.model_files
+            model_files += folder.model_files
         if reader_run:
-            return RowRun(Inputs.of(reader_run.reader.source, files), fingerprint, reader_run)
+            run_inputs = Inputs.of(reader_run.reader.source, model_files)
+            return RowRun(run_inputs, fingerprint, reader_run)
+        paths = [str(path) for path in inputs]
         vectors = options.get("vectors")
         has_corpus = bool(options.get("corpus")) or "files" in options
         if not (vectors and has_corpus):
-            return RowRun(Inputs([str(path) for path in read], model_files=files), fingerprint)
-        paths = [str(path) for path in read if str(path) != str(vectors)]
-        inputs = Inputs(paths, cached=[Path(str(vectors))], model_files=files)
-        return RowRun(inputs, fingerprint)
+            return RowRun(Inputs(paths, model_files=model_files), fingerprint)
+        paths = [path for path in paths if path != str(vectors)]
+        run_inputs = Inputs(paths, cached=[Path(str(vectors))], model_files=model_files)
+        return RowRun(run_inputs, fingerprint)
 
 
 def interrupted_note(committed: int, option: str) -> str:
@@ -345,8 +356,8 @@ class TextOutput(OutputOptions):
     format = format_option(
         TXT,
         *ROW_CHOICES,
-        about="Output format. auto: by the suffix of --output (.json: an array); without it, txt. "
-        "json is jsonl, but for files named .json.",
+        help_text="Output format. auto: by the suffix of --output (.json: an array); without it, "
+        "txt. json is jsonl, but for files named .json.",
     )
 
 
@@ -361,9 +372,9 @@ class ReportOutput(OutputOptions):
 
     format = format_option("table", JSONL, JSON)
 
-    def open(self, form: str, *inputs: Any, **more: Any) -> Any:
+    def open(self, file_format: str, *inputs: Any, **settings: Any) -> Any:
         """Open the writer of a report. jsonl and json both write one JSON object."""
-        return super().open(JSON if form == JSONL else form, *inputs, **more)
+        return super().open(JSON if file_format == JSONL else file_format, *inputs, **settings)
 
 
 def format_of_output(path: Path, allowed: Sequence[str]) -> str:
@@ -371,27 +382,25 @@ def format_of_output(path: Path, allowed: Sequence[str]) -> str:
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", "give the name of a file, such as results.jsonl")
     if suffix_of(path) not in OUTPUT_SUFFIXES:
-        suffixes = [suffix for suffix, form in OUTPUT_SUFFIXES.items() if form in allowed]
+        suffixes = [suffix for suffix, name in OUTPUT_SUFFIXES.items() if name in allowed]
         if "html" in allowed:
             suffixes.insert(0, ".html")
-        known = ", ".join(suffixes)
-        raise OutputError(f"{path}: unknown format", f"known: {known}; or give --format")
+        listed = ", ".join(suffixes)
+        raise OutputError(f"{path}: unknown format", f"known: {listed}; or give --format")
     return format_of(path)
 
 
-def allowed_form(form: str, allowed: Sequence[str]) -> str:
-    """Return the format.
+def check_format(file_format: str, allowed: Sequence[str]) -> None:
+    """Raise UsageError for a format that this command cannot write.
 
-    Raises UsageError if this command cannot write it, and an error if a package that the format
-    requires is missing.
+    Raises an error if a package that the format requires is missing.
     """
-    if form not in allowed:
+    if file_format not in allowed:
         raise UsageError(
-            f"this command cannot write {form}", f"--format can be: {', '.join(allowed)}"
+            f"this command cannot write {file_format}", f"--format can be: {', '.join(allowed)}"
         )
-    if form in FORMATS:
-        FORMATS[form].require()
-    return form
+    if file_format in FORMATS:
+        FORMATS[file_format].require()
 
 
 class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
@@ -409,15 +418,15 @@ class ConsoleOptions(OptionGroup, Console, panel=MESSAGES):
         LOG.connect(self)
 
 
-def _show_versions(asked: bool) -> None:
+def _show_versions(requested: bool) -> None:
     """Print the versions that affect results. They are read from metadata, without imports."""
-    if not asked:
+    if not requested:
         return
     from bertcli.versions import __version__, versions
 
-    names = ("openvino", "torch", "tokenizers")
-    numbers = versions(*names)
-    listed = [f"{name} {numbers.get(name, 'not installed')}" for name in names]
+    packages = ("openvino", "torch", "tokenizers")
+    installed = versions(*packages)
+    listed = [f"{name} {installed.get(name, 'not installed')}" for name in packages]
     print_text(f"bertcli {__version__}, {', '.join(listed)}")
     raise typer.Exit
 
@@ -430,7 +439,7 @@ class VersionOptions(OptionGroup):
     )
 
 
-class ComputeOptions(OptionGroup, panel=COMPUTE, of=Compute):
+class ComputeOptions(OptionGroup, panel=COMPUTE, record_class=Compute):
     """Backend, device, precision and memory."""
 
     backend = option(
@@ -470,9 +479,9 @@ class FolderOptions(OptionGroup, panel=OUTPUT):
             raise UsageError(f"--output {str(self.output)!r} is not UTF-8", "choose another name")
 
 
-def field_option(about: str, envvar: str | None = None) -> Any:
+def field_option(help_text: str, envvar: str | None = None) -> Any:
     """Return an option for the name of an input field, with completion."""
-    return option(about, "NAME", envvar=envvar, complete=complete_field)
+    return option(help_text, "NAME", envvar=envvar, complete=complete_field)
 
 
 # Options shared by several groups.
@@ -534,46 +543,49 @@ NULL = flag("Texts, or the names in --files-from, are NUL-delimited.", "--null",
 
 
 def source_of(
-    *groups: OptionGroup, named: list[str] | None = None, objects: bool = False, **values: Any
+    *groups: OptionGroup, files: list[str] | None = None, objects: bool = False, **values: Any
 ) -> Input:
     """Return the input that these options describe: texts, files or stdin.
 
-    ``named`` are the input files, if they are not given by --input. With ``objects``, stdin is
-    read as JSONL. ``values`` are fields of `Input` that override the options or have none.
+    ``files`` are the input files, if they are not given by --input. With ``objects``, stdin is
+    read as JSONL. ``values`` override options, or are fields of `Input` without an option.
 
     Raises UsageError if no input is given and stdin is a terminal.
     """
     options = {name: value for group in groups for name, value in vars(group).items()}
     texts = tuple(values.get("texts", options.get("texts")) or ())
-    listed = options.get("files_from")
+    list_file = options.get("files_from")
     null = options.get("null", False)
-    paths = tuple(named or options.get("input") or ())
+    paths = tuple(files or options.get("input") or ())
     if "" in paths:
         raise InputError(
             "the name of an input file is empty", "give the name of a file; - is stdin"
         )
-    if listed is not None:
-        paths += listed_files(listed, null=null)
+    if list_file is not None:
+        paths += listed_files(list_file, null=null)
     elif not (texts or paths):
         if stdin_is_terminal():
             raise UsageError("no input", "give TEXT, -i FILE, or pipe text in")
         paths = ("-",)
-    form = WHOLE_FILE if options.get("whole") else options.get("input_format", "auto")
-    usual = {
+    file_format = WHOLE_FILE if options.get("whole") else options.get("input_format", "auto")
+    defaults = {
         "texts": texts,
         "paths": paths,
-        "list_file": listed,
-        "null": null and listed is None,  # with --files-from, it applies to the list of names
-        "format": JSONL if objects and form == "auto" and paths == ("-",) else form,
+        "list_file": list_file,
+        "null": null and list_file is None,  # with --files-from, it applies to the list of names
+        "format": JSONL if objects and file_format == "auto" and paths == ("-",) else file_format,
         "keep": options.get("keep_fields"),
         "join": unescaped(options.get("join")),
-        "requested": fields_asked(groups),
+        "requested": given_field_options(groups),
     }
-    return input_of(*groups, **(usual | values))
+    return fill_input(*groups, **(defaults | values))
 
 
-def input_of(*groups: OptionGroup, **values: Any) -> Input:
-    """Return the `Input` with the options of these groups; ``values`` override them."""
+def fill_input(*groups: OptionGroup, **values: Any) -> Input:
+    """Return an `Input`, its fields filled from options of the same name.
+
+    ``values`` override options, or are fields without an option.
+    """
     names = option_names()
     options = {
         name: value for group in groups for name, value in vars(group).items() if name in names
@@ -588,20 +600,23 @@ def unescaped(text: str | None) -> str | None:
 
 def reader_of(*groups: OptionGroup, **values: Any) -> Reader:
     """Return the reader of the input that these options describe, see `source_of`."""
-    return reader_from(source_of(*groups, **values), groups[0].command_options)
+    return checked_reader(source_of(*groups, **values), groups[0].command_options)
 
 
-def reader_from(source: Input, options: Mapping[str, Any] = {}) -> Reader:
+def checked_reader(source: Input, options: Mapping[str, Any] = {}) -> Reader:
     """Return the reader of an input. ``options`` are the command's options.
 
-    Raises UsageError if the only text is a file or folder, see `refuse_file_as_text`.
+    Raises UsageError if the only text is a file or folder, see `refuse_file_as_text`. Notes a text
+    that is also the name of a file.
     """
     texts = [text for text in (*source.texts, source.pair) if isinstance(text, str)]
     arguments = options.get("texts") or options.get("queries") or ()
     if len(arguments) == len(texts) == 1:
         refuse_file_as_text(arguments, options)
-    if files := [text for text in texts if os.path.isfile(text)]:
-        LOG.note(f"`{files[0]}` is also a file; {reading_option(options)} reads it")
+    for text in texts:
+        if os.path.isfile(text):
+            LOG.note(f"`{text}` is also a file; {reading_option(options)} reads it")
+            break
     return Reader(source)
 
 
@@ -611,13 +626,13 @@ def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -
         return
     (name,) = texts
     if os.path.isdir(name):
-        what = "folder"
+        file_type = "folder"
     elif suffix_of(name) in INPUT_SUFFIXES and os.path.isfile(name):
-        what = "file"
+        file_type = "file"
     else:
         return
     raise UsageError(
-        f"{name} is a {what}; {reading_option(options)} reads it",
+        f"{name} is a {file_type}; {reading_option(options)} reads it",
         f"{reading_option(options)} {quote(name)}; the name itself as a text: "
         f"printf %s {quote(name)} | bertcli ...",
     )
@@ -631,23 +646,23 @@ def reading_option(options: Mapping[str, Any]) -> str:
     return "-i"
 
 
-def files_given(files: list[str] | None, inputs: list[str] | None) -> list[str]:
+def given_files(arguments: list[str] | None, inputs: list[str] | None) -> list[str]:
     """Return the files given as arguments, or else by --input. Raises UsageError if none is."""
-    given = files or inputs
-    if not given:
+    files = arguments or inputs
+    if not files:
         raise UsageError("no input", "give FILE, or -i FILE")
-    return given
+    return files
 
 
-def file_given(file: str | None, inputs: list[str] | None) -> str:
-    """Return the one file given, see `files_given`. Raises UsageError for more than one."""
-    given = files_given([file] if file else None, inputs)
-    if len(given) > 1:
-        raise UsageError(f"--input was given {len(given)} times", "this command reads one file")
-    return given[0]
+def given_file(argument: str | None, inputs: list[str] | None) -> str:
+    """Return the one file given, see `given_files`. Raises UsageError for more than one."""
+    files = given_files([argument] if argument else None, inputs)
+    if len(files) > 1:
+        raise UsageError(f"--input was given {len(files)} times", "this command reads one file")
+    return files[0]
 
 
-def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
+def given_field_options(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     """Return the field options that were given, such as --id-field, except by the environment."""
     return tuple(
         f"--{name.replace('_', '-')}"
@@ -659,7 +674,7 @@ def fields_asked(groups: Iterable[OptionGroup]) -> tuple[str, ...]:
     )
 
 
-class TaskFileOptions(OptionGroup, panel=INPUT, of=Input):
+class TaskFileOptions(OptionGroup, panel=INPUT, record_class=Input):
     """Input records with any fields."""
 
     input = FILES
@@ -678,7 +693,7 @@ class TaskFileOptions(OptionGroup, panel=INPUT, of=Input):
     max_record_bytes = MAX_RECORD_BYTES
 
 
-class InputOptions(TaskFileOptions, of=Input):
+class InputOptions(TaskFileOptions, record_class=Input):
     """Input texts and pairs."""
 
     texts: list[str] | None = TEXTS
@@ -700,16 +715,17 @@ class InputOptions(TaskFileOptions, of=Input):
     )
     pre_split = flag("Texts are already split into words: JSON lists, or separated by white space.")
 
-    def refuse_kept_fields(self, form: str) -> None:
+    def refuse_kept_fields(self, file_format: str) -> None:
         """Raise UsageError for --keep-fields with an array format, which stores no fields."""
-        if self.keep_fields and form in ARRAYS:
+        if self.keep_fields and file_format in ARRAYS:
             raise UsageError(
-                f"{form} cannot hold the fields of --keep-fields", "use -f jsonl, csv or parquet"
+                f"{file_format} cannot hold the fields of --keep-fields",
+                "use -f jsonl, csv or parquet",
             )
 
     def reader(self, **changes: Any) -> Reader:
         """Return the reader of the given texts, files or stdin."""
-        return reader_from(self.source(**changes), self.command_options)
+        return checked_reader(self.source(**changes), self.command_options)
 
     def source(self, **changes: Any) -> Input:
         """Return the given texts, files or stdin. Raises UsageError for more than one --pair."""
@@ -720,7 +736,7 @@ class InputOptions(TaskFileOptions, of=Input):
             )
         return source_of(
             self,
-            named=None if self.pairs is None else [self.pairs],
+            files=None if self.pairs is None else [self.pairs],
             pair=self.pair[0] if self.pair else None,
             are_pairs=self.pairs is not None,
             **changes,

@@ -12,7 +12,7 @@ from bertcli.model_folder.hub_cache import cached_models, known_models
 FILE_PARAMETERS = ("corpus", "files", "file", "input", "pairs", "queries")
 
 
-def completed(*names: str) -> Callable[[str], list[str]]:
+def complete_choices(*names: str) -> Callable[[str], list[str]]:
     """Return a completion function for an option with these common values."""
 
     def complete(incomplete: str) -> list[str]:
@@ -23,12 +23,12 @@ def completed(*names: str) -> Callable[[str], list[str]]:
 
 def complete_model(incomplete: str) -> list[str]:
     """Complete the name of an installed or cached model."""
-    return completed(*known_models())(incomplete)
+    return complete_choices(*known_models())(incomplete)
 
 
 def complete_cached(incomplete: str) -> list[str]:
     """Complete the name of a cached model."""
-    return completed(*cached_models())(incomplete)
+    return complete_choices(*cached_models())(incomplete)
 
 
 def complete_field(context: typer.Context, incomplete: str) -> list[str]:
@@ -37,27 +37,27 @@ def complete_field(context: typer.Context, incomplete: str) -> list[str]:
     for name in {"file", "files"} & options.keys():
         # At an option without a value, Typer has not yet assigned arguments to parameters.
         options[name] = options[name] or context.args
-    return _fields_of(_first_file(options, FILE_PARAMETERS), options, incomplete)
+    return _complete_from_file(_first_file(options, FILE_PARAMETERS), options, incomplete)
 
 
 def complete_query_field(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a field name of the query file, see `complete_field`."""
-    return _fields_of(_first_file(context.params, ("input",)), context.params, incomplete)
+    return _complete_from_file(_first_file(context.params, ("input",)), context.params, incomplete)
 
 
-def _fields_of(file: str, options: Mapping[str, Any], incomplete: str) -> list[str]:
-    """Return the completions; none for stdin, pipes and unreadable files."""
+def _complete_from_file(file: str, options: Mapping[str, Any], incomplete: str) -> list[str]:
+    """Complete a field name of a file. Returns no names for stdin, pipes and unreadable files."""
     from bertcli.errors import BertcliError
     from bertcli.records.field_names import MAX_BYTES, field_names
     from bertcli.records.input import Input, input_files
 
-    before, comma, last = incomplete.rpartition(",")
-    given = {
+    complete_names, comma, prefix = incomplete.rpartition(",")
+    reading = {
         name: options[name] for name in ("delimiter", "encoding") if options.get(name) is not None
     }
     try:
         source = Input.of(
-            format=options.get("input_format") or "auto", max_record_bytes=MAX_BYTES, **given
+            format=options.get("input_format") or "auto", max_record_bytes=MAX_BYTES, **reading
         )
         path = next(iter(input_files([file], source)))
     except (BertcliError, OSError):
@@ -65,7 +65,7 @@ def _fields_of(file: str, options: Mapping[str, Any], incomplete: str) -> list[s
     if not os.path.isfile(path):
         return []
     names = field_names(path, source)
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+    return [f"{complete_names}{comma}{name}" for name in names if name.startswith(prefix)]
 
 
 def _first_file(options: Mapping[str, Any], parameters: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from bertcli.cli.options.common import (
     WHOLE,
     ComputeOptions,
     ModelOptions,
-    files_given,
+    given_files,
 )
 from bertcli.cli.options.groups import INPUT, OptionGroup, argument, option, record
 from bertcli.model_folder.files import files_for
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertcli.retrieval.search import Search
 
 
-class FileOptions(OptionGroup, panel=INPUT, of=Input):
+class FileOptions(OptionGroup, panel=INPUT, record_class=Input):
     """Files with the texts to compare."""
 
     files: list[str] | None = argument("Files with texts.", "FILE...")
@@ -45,7 +45,7 @@ class FileOptions(OptionGroup, panel=INPUT, of=Input):
 
     def __post_init__(self) -> None:
         """Use the files of --input if no arguments are given."""
-        self.files = files_given(self.files, self.input)
+        self.files = given_files(self.files, self.input)
 
     def inputs(self, reader: Reader) -> list[str | Path]:
         """Return the files that the command reads: texts and vectors."""

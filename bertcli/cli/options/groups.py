@@ -1,10 +1,10 @@
 """Option groups: classes that declare the options of commands and fill the library's records.
 
-    class CutOptions(OptionGroup, panel=LAYOUT, of=Layout):
-        max_length = number("Tokens of a text.")     # type and default as in Layout
-        check: bool = flag("Look at all of them.")
+    class LengthOptions(OptionGroup, panel=LAYOUT, record_class=Layout):
+        max_length = number("Maximum tokens of a text.")     # type and default as in Layout
+        verify: bool = flag("Check all texts.")
 
-    def tokenize(cut: CutOptions, messages: ConsoleOptions) -> None: ...
+    def tokenize(length: LengthOptions, console: ConsoleOptions) -> None: ...
 
 `command` turns a function of option groups into a Typer command. `record` fills a record of the
 library from option groups. Annotations of group attributes are evaluated, not strings, because
@@ -43,17 +43,20 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="DataclassInstance")
 
 # Help panels shared by several groups.
-MODEL, INPUT, OUTPUT = "Model", "Input", "Output"
-LAYOUT, COMPUTE = "Length and special tokens", "Computation"
+MODEL = "Model"
+INPUT = "Input"
+OUTPUT = "Output"
+LAYOUT = "Length and special tokens"
+COMPUTE = "Computation"
 
 
 class Declaration(NamedTuple):
     """An option as a class attribute: Typer's description, the type and the default.
 
-    If the group is made ``of`` a record, the record's type and default replace these.
+    If the group has a ``record_class``, the type and default of its field replace these.
     """
 
-    info: Any
+    parameter_info: Any
     annotation: Any = str | None
     default: Any = MISSING  # None if the annotation allows it, else the option is required
 
@@ -61,19 +64,19 @@ class Declaration(NamedTuple):
 class OptionGroup:
     """Base class of option groups. Its class attributes are options, in the order of --help.
 
-    ``panel`` is the heading of the group in the help. ``of`` is a record class of the library:
-    options take the type and default of its field of the same name, unless the group annotates
-    them.
+    ``panel`` is the heading of the group in the help. Options take the type and default of the
+    field of the same name in ``record_class``, a dataclass of the library, unless the group
+    annotates them.
     """
 
     PANEL: ClassVar[str | None] = None
     OPTIONS: ClassVar[dict[str, inspect.Parameter]] = {}
     command_options: Mapping[str, Any] = {}  # all options of the command, of every group
 
-    def __init_subclass__(cls, panel: str | None = None, of: Any = None) -> None:
+    def __init_subclass__(cls, panel: str | None = None, record_class: Any = None) -> None:
         cls.PANEL = panel or cls.PANEL
         group_annotations = inspect.get_annotations(cls)
-        annotations, defaults = _types_and_defaults(of) if of else ({}, {})
+        annotations, defaults = _types_and_defaults(record_class) if record_class else ({}, {})
         annotations |= group_annotations
         options = dict(cls.OPTIONS)
         for name, declaration in vars(cls).items():
@@ -82,8 +85,8 @@ class OptionGroup:
                 if default is MISSING and name not in group_annotations:
                     default = defaults.get(name, MISSING)
                 annotation = annotations.get(name, declaration.annotation)
-                info = copy(declaration.info)
-                options[name] = _parameter(name, info, annotation, default, cls.PANEL)
+                parameter_info = copy(declaration.parameter_info)
+                options[name] = _parameter(name, parameter_info, annotation, default, cls.PANEL)
         cls.OPTIONS = options
 
     def __init__(self, **values: Any) -> None:
@@ -98,11 +101,11 @@ class OptionGroup:
         """Raise UsageError if options contradict each other."""
 
 
-def _types_and_defaults(of: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _types_and_defaults(record_class: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the types and defaults of a record's fields, including those of nested records."""
-    types = get_type_hints(of)
-    defaults = {field.name: field.default for field in fields(of)}
-    for annotation in [*types.values()]:
+    types = get_type_hints(record_class)
+    defaults = {field.name: field.default for field in fields(record_class)}
+    for annotation in list(types.values()):
         if is_dataclass(annotation):
             inner_types, inner_defaults = _types_and_defaults(annotation)
             types = inner_types | types
@@ -111,69 +114,73 @@ def _types_and_defaults(of: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _parameter(
-    name: str, info: Any, annotation: Any, default: Any, panel: str | None
+    name: str, parameter_info: Any, annotation: Any, default: Any, panel: str | None
 ) -> inspect.Parameter:
     """Return the command parameter from which Typer builds an option."""
     if default is MISSING:
         is_optional = NoneType in get_args(annotation)
         default = None if is_optional else inspect.Parameter.empty
-    if default is False and not info.param_decls:
-        info.param_decls = (f"--{name.replace('_', '-')}",)  # no --no- variant
-    if isinstance(info, OptionInfo):
-        info.rich_help_panel = info.rich_help_panel or panel
+    if default is False and not parameter_info.param_decls:
+        parameter_info.param_decls = (f"--{name.replace('_', '-')}",)  # no --no- variant
+    if isinstance(parameter_info, OptionInfo):
+        parameter_info.rich_help_panel = parameter_info.rich_help_panel or panel
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[annotation, info],
+        annotation=Annotated[annotation, parameter_info],
     )
 
 
 def option(
-    about: str,
+    help_text: str,
     metavar: str | None = None,
     *names: str,
     default: Any = MISSING,
     annotation: Any = str | None,
     complete: Callable[..., Any] | None = None,
     panel: str | None = None,
-    **more: Any,
+    **settings: Any,
 ) -> Any:
-    """Return an option with a value. ``metavar`` is the placeholder of the value in the help."""
-    more |= {"autocompletion": complete, "rich_help_panel": panel}
-    more.setdefault("case_sensitive", False)  # accepts `--padding True`, as written in Python
-    info = typer.Option(..., *names, metavar=metavar, help=about, **more)
-    return Declaration(info, annotation, default)
+    """Return an option with a value.
+
+    ``metavar`` is the placeholder of the value in the help, ``settings`` are parameters of
+    `typer.Option`.
+    """
+    settings |= {"autocompletion": complete, "rich_help_panel": panel}
+    settings.setdefault("case_sensitive", False)  # accepts `--padding True`, as written in Python
+    parameter_info = typer.Option(..., *names, metavar=metavar, help=help_text, **settings)
+    return Declaration(parameter_info, annotation, default)
 
 
 def number(
-    about: str,
+    help_text: str,
     *names: str,
     low: float = 1,
     high: float | None = None,
     metavar: str = "N",
     annotation: Any = int | None,
-    **more: Any,
+    **settings: Any,
 ) -> Any:
-    """Return an option that takes an integer from ``low`` to ``high``."""
-    return option(about, metavar, *names, annotation=annotation, min=low, max=high, **more)
+    """Return an option that takes a number from ``low`` to ``high``, by default an integer."""
+    return option(help_text, metavar, *names, annotation=annotation, min=low, max=high, **settings)
 
 
-def decimal(about: str, **more: Any) -> Any:
+def decimal(help_text: str, **settings: Any) -> Any:
     """Return an option that takes a non-negative decimal number."""
-    return number(about, low=0, metavar="X", annotation=float | None, **more)
+    return number(help_text, low=0, metavar="X", annotation=float | None, **settings)
 
 
 def argument(
-    about: str, metavar: str | None = None, complete: Callable[..., Any] | None = None
+    help_text: str, metavar: str | None = None, complete: Callable[..., Any] | None = None
 ) -> Any:
     """Return a positional argument."""
-    return Declaration(typer.Argument(metavar=metavar, help=about, autocompletion=complete))
+    return Declaration(typer.Argument(metavar=metavar, help=help_text, autocompletion=complete))
 
 
-def flag(about: str, *names: str, default: bool | None = False, **more: Any) -> Any:
+def flag(help_text: str, *names: str, default: bool | None = False, **settings: Any) -> Any:
     """Return an option without a value. An option that is on by default has a --no- variant."""
-    return option(about, None, *names, default=default, annotation=bool | None, **more)
+    return option(help_text, None, *names, default=default, annotation=bool | None, **settings)
 
 
 def command(
@@ -207,8 +214,8 @@ def command(
         finally:
             LOG.disconnect()
 
-    for name, info in help_options.items():
-        parameters[name] = _parameter(name, info, bool, False, None)
+    for name, parameter_info in help_options.items():
+        parameters[name] = _parameter(name, parameter_info, bool, False, None)
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameters[name].annotation for name in parameters}
     return run
