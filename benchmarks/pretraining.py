@@ -28,8 +28,8 @@ from bertcli.models.heads import BertForPreTraining
 from bertcli.models.initial_weights import initialise
 from bertcli.training.loop import Ranks, Training
 from bertcli.training.options import PretrainingJob, TrainingOptions
-from bertcli.training.prepare import FORMAT, INDEX, ROWS, VERSION, row_type
-from bertcli.training.pretraining import Instances, PretrainingObjective, config_of
+from bertcli.training.prepare import FORMAT, INDEX, ROWS_FILE, VERSION, row_type
+from bertcli.training.pretraining import Instances, PretrainingObjective, training_config
 
 LENGTH, PREDICTIONS, VOCABULARY, COUNT = 128, 20, 30522, 4096
 WARM = 2  # steps before the clock starts
@@ -47,7 +47,7 @@ def random_instances(folder: Path) -> Path:
     rows["masked_lm_positions"] = 1 + np.arange(PREDICTIONS) * 6
     rows["masked_lm_ids"] = draw.integers(1000, VOCABULARY, (COUNT, PREDICTIONS))
     rows["next_sentence_labels"] = draw.integers(0, 2, COUNT)
-    rows.tofile(folder / ROWS)
+    rows.tofile(folder / ROWS_FILE)
     sizes = {"max_length": LENGTH, "max_predictions": PREDICTIONS, "vocab_size": VOCABULARY}
     index = {"format": FORMAT, "version": VERSION, **sizes, "pad_token_id": 0}
     index |= {"extra_embeddings": {}, "extra_fields": {}, "statistics": {"instances": COUNT}}
@@ -169,10 +169,10 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     with tempfile.TemporaryDirectory() as folder:
         data = Instances(asked.data or random_instances(Path(folder)))
-        config = config_of(PretrainingJob(data.folder, config=asked.config), data, data)
+        config = training_config(PretrainingJob(data.folder, config=asked.config), data, data)
         options = TrainingOptions(
             steps=10**6, batch_size=asked.batch_size, dtype=asked.dtype
-        ).settled(1)
+        ).with_steps(1)
         (device,) = devices(asked.device)
         sides = [side(data, config, options, device) for side in (Ours, Theirs)]
         rates: list[list[float]] = [[], []]

@@ -1,8 +1,7 @@
-"""The command line: `app` is the entry, and the one place where errors are shown.
+"""The command line: `app` parses arguments, runs a command, and shows its errors.
 
-`usage` explains command lines that cannot be parsed.
-`commands` has the commands, one or several of a kind in a module, and the options that they alone
-have; `options` the groups that commands share, `display` what people see. What a command does is in
-the library. Nothing imports from here but the two commands that Python calls. Begin with `app`,
-then read one command and the groups in its signature.
+`usage` explains command lines that cannot be parsed. `commands` has a module for each group of
+related commands, `options` the option groups that commands share, and `display` the terminal
+output. Commands call the library; the library does not import this package. Begin with `app`, then
+read one command and the option groups in its signature.
 """

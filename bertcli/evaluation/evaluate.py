@@ -8,7 +8,7 @@ from typing import Any
 
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
-from bertcli.evaluation.report import doubt, evaluations, report
+from bertcli.evaluation.report import evaluations, interval_warning, report
 from bertcli.formats.tables import rounded
 from bertcli.keywords import file_name, grouped, names_of, options_from
 from bertcli.model_folder.files import MODEL_FILES
@@ -20,8 +20,19 @@ from bertcli.tasks.head import Settings
 from bertcli.tasks.learning import FieldNames
 from bertcli.tasks.registry import TASK_NAMES
 
-BOTH = ("backend", "device", "dtype", "threads", "batch_tokens", "window", "max_length")
-OF_VECTORS = (*BOTH, "parse_special", "prompt", "prompt_name")
+# Options of `EmbedOptions` for the evaluation of vectors.
+VECTOR_OPTIONS = (
+    "backend",
+    "device",
+    "dtype",
+    "threads",
+    "batch_tokens",
+    "window",
+    "max_length",
+    "parse_special",
+    "prompt",
+    "prompt_name",
+)
 
 
 def evaluate(
@@ -46,14 +57,14 @@ def evaluate(
     Raises UsageError for invalid options, InputError for examples that cannot be read, ModelError
     for a model that cannot predict the labels of the examples.
     """
-    fields = ("pair_field", "label_field")
+    field_options = ("text_field", "pair_field", "label_field")
     chosen = grouped(
         options,
         {
             "settings": names_of(Settings),
-            "vectors": OF_VECTORS,
+            "vectors": VECTOR_OPTIONS,
             "reading": READING,
-            "examples": ["text_field", *fields, "task"],
+            "examples": [*field_options, "task"],
         },
     )
     search = [queries, corpus, qrels]
@@ -66,12 +77,12 @@ def evaluate(
     if task not in (None, *TASK_NAMES):
         raise UsageError(f"unknown task {task!r}", f"one of {', '.join(TASK_NAMES)}")
     settings = options_from(Settings, chosen["settings"])
-    of_vectors = options_from(EmbedOptions, chosen["vectors"])
+    embed_options = options_from(EmbedOptions, chosen["vectors"])
     models = [
         EvaluatedModel(
             find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline),
             settings,
-            of_vectors,
+            embed_options,
         )
         for name in (model, compare)
         if name is not None
@@ -79,14 +90,14 @@ def evaluate(
     paths = [file_name(path) for path in (file, queries, corpus) if path is not None]
     readers = example_readers(paths, chosen["reading"])
     examples = chosen["examples"]
-    names = FieldNames(*(examples.get(name) for name in ("text_field", *fields)))
-    judgements = None if qrels is None else os.fspath(qrels)
-    results = evaluations(models, readers, judgements, task, names)
+    names = FieldNames(*(examples.get(name) for name in field_options))
+    qrels_path = None if qrels is None else os.fspath(qrels)
+    results = evaluations(models, readers, qrels_path, task, names)
     log = PrintedLog(bool(quiet))
-    log.warn(doubt(results[0], compared=len(models) > 1))
+    log.warn(interval_warning(results[0], compared=len(models) > 1))
     for evaluated in models:
         log.warn(evaluated.tally.truncation(evaluated.max_length))
     for reader in readers:
         reader.summarize(log)
-    found: dict[str, Any] = rounded(report(*results))
-    return found
+    metrics: dict[str, Any] = rounded(report(*results))
+    return metrics

@@ -30,8 +30,9 @@ from bertcli.tasks.metrics import ALL, MeanPredictions, Predictions, Rows
 # Source: Thakur et al., BEIR, 2021; Järvelin and Kekäläinen, 2002 (nDCG with linear gains, as in
 # trec_eval).
 
-DEPTH, DEEP = 10, 100  # results considered for nDCG and MRR, and for recall
-BLOCK = 1 << 16  # documents compared at a time
+RANKING_DEPTH = 10  # results considered for nDCG and MRR
+RECALL_DEPTH = 100  # results considered for recall
+DOCUMENTS_PER_BLOCK = 1 << 16  # documents compared at a time
 
 
 def search_scores(
@@ -42,14 +43,17 @@ def search_scores(
     ``documents`` are the ids found, best first; recall counts all of them. ``gains`` are the gains
     of the relevant documents, by id.
     """
-    reached = [gains.get(document, 0.0) for document in documents[:DEPTH]]
-    ideal = sorted(gains.values(), reverse=True)[:DEPTH]
-    dcg, best = (
-        sum(gain / log2(rank) for rank, gain in enumerate(ranked, 2)) for ranked in (reached, ideal)
-    )
+    found_gains = [gains.get(document, 0.0) for document in documents[:RANKING_DEPTH]]
+    ideal_gains = sorted(gains.values(), reverse=True)[:RANKING_DEPTH]
+    ndcg = discounted_gain(found_gains) / discounted_gain(ideal_gains)
     recall = sum(document in gains for document in documents) / len(gains)
-    first = next((rank for rank, gain in enumerate(reached, 1) if gain > 0), inf)
-    return dcg / best, recall, 1 / first
+    first_rank = next((rank for rank, gain in enumerate(found_gains, 1) if gain > 0), inf)
+    return ndcg, recall, 1 / first_rank
+
+
+def discounted_gain(gains: Sequence[float]) -> float:
+    """Return the discounted cumulative gain (DCG) of documents with these gains, best first."""
+    return sum(gain / log2(rank) for rank, gain in enumerate(gains, 2))
 
 
 def read_documents(reader: Reader) -> dict[str, Record]:
@@ -59,13 +63,13 @@ def read_documents(reader: Reader) -> dict[str, Record]:
     """
     documents: dict[str, Record] = {}
     for record in reader:
-        extra = record.extra or {}
-        key = extra.get("_id", record.id)
+        fields = record.extra or {}
+        key = fields.get("_id", record.id)
         if key is None:
             raise InputError(f"{record.where}: no id", "give each text a field _id or id")
         if str(key) in documents:
             raise InputError(f"{record.where}: the id {key!r} occurs twice")
-        title = extra.get("title")
+        title = fields.get("title")
         text = f"{title} {record.text}" if isinstance(title, str) else str(record.text)
         documents[str(key)] = record._replace(text=text.strip(), extra=None)
     if not documents:
@@ -73,7 +77,7 @@ def read_documents(reader: Reader) -> dict[str, Record]:
     return documents
 
 
-LONGEST_JUDGEMENT = 1 << 16  # bytes
+MAX_JUDGEMENT_BYTES = 1 << 16  # bytes
 JUDGEMENT = "a line of qrels is: query, document, gain (BEIR) or query, 0, document, gain (TREC)"
 QUERY_COLUMNS = ("query-id", "qid", "query_id")  # first column of a header
 
@@ -89,7 +93,7 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
 
     relevant: dict[str, dict[str, float]] = {}
     with open_bytes(path) as file:
-        for block in blocks(file, path, limit=LONGEST_JUDGEMENT, skip=refuse):
+        for block in blocks(file, path, limit=MAX_JUDGEMENT_BYTES, skip=refuse):
             for number, line in enumerate(block.lines, block.number):
                 cells = line.decode("utf-8", "replace").split()
                 is_header = number == 1 and cells and cells[0].lower() in QUERY_COLUMNS
@@ -108,7 +112,7 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
     return relevant
 
 
-def searches(
+def search_evaluations(
     models: Sequence[EvaluatedModel], queries: Reader, corpus: Reader, qrels: str
 ) -> list[Evaluation]:
     """Return the search metrics of each model, for the queries that have relevant documents.
@@ -116,31 +120,35 @@ def searches(
     Raises InputError if the judgements (``qrels``) refer to other queries or documents.
     """
     relevant = read_qrels(qrels)
-    asked = read_documents(queries)
-    texts = read_documents(corpus)
-    asked = {key: record for key, record in asked.items() if key in relevant}
-    if not asked:
+    query_records = read_documents(queries)
+    documents = read_documents(corpus)
+    query_records = {key: record for key, record in query_records.items() if key in relevant}
+    if not query_records:
         raise InputError(f"{qrels}: none of its queries is in the file of queries")
-    if unknown := {text for query in asked for text in relevant[query]} - texts.keys():
+    unknown: set[str] = set()
+    for query in query_records:
+        unknown |= relevant[query].keys() - documents.keys()
+    if unknown:
         raise InputError(
             f"{qrels}: document {min(unknown)!r} is not in the corpus",
             f"{len(unknown):,} of the relevant documents are missing",
         )
-    names = (f"ndcg@{DEPTH}", f"recall@{DEEP}", f"mrr@{DEPTH}")
-    ids = [*texts]
+    names = (f"ndcg@{RANKING_DEPTH}", f"recall@{RECALL_DEPTH}", f"mrr@{RANKING_DEPTH}")
+    ids = list(documents)
     results = []
     for model in models:
-        asking = model.vectors([*asked.values()], QUERY_PROMPTS)
-        search = Nearest(asking, DEEP + 1, dot=model.compares_by_dot)
-        vectors = model.vectors([*texts.values()], DOCUMENT_PROMPTS)
-        for start in range(0, len(vectors), BLOCK):
-            search.add(vectors[start : start + BLOCK])
+        query_vectors = model.vectors(list(query_records.values()), QUERY_PROMPTS)
+        # One more, because a query is not a result for itself.
+        search = Nearest(query_vectors, RECALL_DEPTH + 1, dot=model.compares_by_dot)
+        vectors = model.vectors(list(documents.values()), DOCUMENT_PROMPTS)
+        for start in range(0, len(vectors), DOCUMENTS_PER_BLOCK):
+            search.add(vectors[start : start + DOCUMENTS_PER_BLOCK])
         values = []
-        for query, matches in zip(asked, search.matches(), strict=True):
-            documents = [ids[match.row] for match in matches if ids[match.row] != query]
-            values.append(search_scores(documents[:DEEP], relevant[query]))
+        for query, matches in zip(query_records, search.matches(), strict=True):
+            found_ids = [ids[match.row] for match in matches if ids[match.row] != query]
+            values.append(search_scores(found_ids[:RECALL_DEPTH], relevant[query]))
         predictions = MeanPredictions(names, np.array(values))
-        results.append(Evaluation("retrieval", len(asked), predictions))
+        results.append(Evaluation("retrieval", len(query_records), predictions))
     return results
 
 
@@ -158,25 +166,28 @@ def evaluations(
     """
     if qrels is not None:
         queries, corpus = readers
-        return searches(models, queries, corpus, qrels)
+        return search_evaluations(models, queries, corpus, qrels)
     (reader,) = readers
-    extra = sorted({field for model in models for field in model.extra_fields})
-    found = read_examples(reader, task, extra, names)
-    return [found.task.evaluate(model, found.examples) for model in models]
+    extra_fields: set[str] = set()
+    for model in models:
+        extra_fields.update(model.extra_fields)
+    examples = read_examples(reader, task, sorted(extra_fields), names)
+    return [examples.task.evaluate(model, examples.examples) for model in models]
 
 
 # --- the report ---
 
-DRAWS, WORK = 1000, 20_000_000  # maximum number of samples, and of examples in all samples
-LEAST = 200  # minimum number of samples
-EDGES = (0.025, 0.975)
+MIN_SAMPLES = 200  # of a bootstrap
+MAX_SAMPLES = 1000
+MAX_SAMPLED_EXAMPLES = 20_000_000  # in all samples, unless these are fewer than MIN_SAMPLES
+QUANTILES = (0.025, 0.975)  # bounds of a 95 % interval
 # Bootstrapped intervals of fewer examples are too narrow. Coverage of the nominal 95 % interval of
 # a share of 0.9: 95 % with 30 examples, 87 % with 20, 65 % with 10.
-FEW = 30
+MIN_EXAMPLES = 30
 Z = 1.959964  # 95 % of a normal distribution is within this many standard deviations
 
 
-def doubt(evaluation: Evaluation, *, compared: bool = False) -> str:
+def interval_warning(evaluation: Evaluation, *, compared: bool = False) -> str:
     """Return a warning if there are too few examples for bootstrapped intervals, else "".
 
     With ``compared``, the report also has differences between models; their intervals are all
@@ -184,22 +195,26 @@ def doubt(evaluation: Evaluation, *, compared: bool = False) -> str:
     """
     shares = evaluation.predictions.SHARES
     names = [name for name in evaluation.predictions.metrics() if name not in shares]
-    names += ["differences"] if compared else []
-    if evaluation.n >= FEW or not names:
+    if compared:
+        names.append("differences")
+    if evaluation.n >= MIN_EXAMPLES or not names:
         return ""
     listed = ", ".join(names)
-    return f"fewer than {FEW} examples ({evaluation.n}): intervals of {listed} may be too narrow"
+    return (
+        f"fewer than {MIN_EXAMPLES} examples ({evaluation.n}): intervals of {listed} may be too "
+        "narrow"
+    )
 
 
 def bootstrap_intervals(
     metrics: Callable[[Rows], Mapping[str, float]], count: int
 ) -> dict[str, list[float]]:
     """Return the bootstrapped 95 % interval of each metric of ``count`` rows. The seed is fixed."""
-    draw = np.random.default_rng(0)
-    draws = max(LEAST, min(DRAWS, WORK // count))
-    samples = [metrics(draw.integers(0, count, count)) for _ in range(draws)]
+    rng = np.random.default_rng(0)
+    sample_count = max(MIN_SAMPLES, min(MAX_SAMPLES, MAX_SAMPLED_EXAMPLES // count))
+    samples = [metrics(rng.integers(0, count, count)) for _ in range(sample_count)]
     return {
-        name: np.quantile([sample[name] for sample in samples], EDGES).tolist()
+        name: np.quantile([sample[name] for sample in samples], QUANTILES).tolist()
         for name in samples[0]
     }
 
@@ -228,33 +243,33 @@ def intervals(predictions: Predictions, count: int) -> dict[str, list[float]]:
     metric is 0 or 1: then all samples are equal, and the interval is Wilson's for the number of
     examples that the metric depends on.
     """
-    found = bootstrap_intervals(predictions.metrics, count)
+    bounds = bootstrap_intervals(predictions.metrics, count)
     values = predictions.metrics()
     for name, size in predictions.sample_sizes().items():
         if name in predictions.SHARES or values[name] in (0, 1):
-            found[name] = wilson_interval(values[name], size)
-    return found
+            bounds[name] = wilson_interval(values[name], size)
+    return bounds
 
 
-def report(evaluation: Evaluation, other: Evaluation | None = None) -> dict[str, Any]:
-    """Return the metrics with intervals; with ``other``, also its metrics and the differences.
+def report(evaluation: Evaluation, comparison: Evaluation | None = None) -> dict[str, Any]:
+    """Return the metrics with intervals; with ``comparison``, also its metrics and the differences.
 
-    Differences are the other model's metrics minus the first model's.
+    Differences are the metrics of the comparison minus those of the first model.
     """
-    ours = evaluation.predictions.metrics
+    metrics = evaluation.predictions.metrics
     count = evaluation.n
-    fields = {"task": evaluation.task, "n": count, **ours()}
+    fields = {"task": evaluation.task, "n": count, **metrics()}
     fields["intervals"] = intervals(evaluation.predictions, count)
     fields |= evaluation.details
-    if other:
-        theirs = other.predictions.metrics
+    if comparison:
+        other_metrics = comparison.predictions.metrics
 
         def differences(rows: Rows = ALL) -> dict[str, float]:
-            before = ours(rows)
-            after = theirs(rows)
-            return {name: after[name] - before[name] for name in before}
+            values = metrics(rows)
+            other_values = other_metrics(rows)
+            return {name: other_values[name] - values[name] for name in values}
 
-        fields["compare"] = theirs() | {
+        fields["compare"] = other_metrics() | {
             "differences": differences(),
             "intervals": bootstrap_intervals(differences, count),
         }

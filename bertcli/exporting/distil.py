@@ -57,7 +57,7 @@ from bertcli.model_folder.files import MODULES
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.reader import Reader
 from bertcli.retrieval.compare import similarity_agreement
-from bertcli.tasks.head import command_of, origin
+from bertcli.tasks.head import command_of, source_entries
 from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -220,7 +220,7 @@ class Distillation:
             variance = self._write_student(
                 folder, tokenizer, states, pieces, counts if reader else None, dim
             )
-            self.manifest = origin(source, teacher.runtime.spec) | {
+            self.manifest = source_entries(source, teacher.runtime.spec) | {
                 "corpus": corpus_paths,
                 "tokens": len(pieces),
                 "words": len(words),

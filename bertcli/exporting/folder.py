@@ -62,8 +62,8 @@ from bertcli.tasks.head import (
     Head,
     Settings,
     command_of,
-    logits_of,
-    origin,
+    head_logits,
+    source_entries,
 )
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
@@ -187,7 +187,7 @@ def export(
         names = [*net.inputs]
         sample = [[inputs_of(text, longest)[name] for name in names] for text in texts]
         graph = quantized(library, graph, sample)
-    manifest = origin(source, spec) | {
+    manifest = source_entries(source, spec) | {
         "to": options.to,
         "dtype": options.dtype,
         "outputs": list(outputs),
@@ -270,7 +270,7 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
             (right,) = model.vectors_of(text)
             (row,) = outputs[VECTORS]
         else:
-            finish = partial(logits_of, whole=reading.single)
+            finish = partial(head_logits, is_per_text=reading.single)
             (right,) = model.run(text, finish)
             (row,) = outputs[LOGITS]
             if not reading.single:

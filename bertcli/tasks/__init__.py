@@ -1,4 +1,4 @@
-"""Tasks of a BERT: what a head predicts for texts, and what a model can learn from examples.
+"""Tasks: predictions of a model with a head, and learning from examples.
 
 head = Head.open(find_model("dslim/bert-base-NER", files=MODEL_FILES), "BertForTokenClassification")
 for window in Tagger(head).stream(Reader(Source(texts=("Angela lives in Berlin.",)))):
@@ -6,13 +6,13 @@ for window in Tagger(head).stream(Reader(Source(texts=("Angela lives in Berlin."
         print(result.fields)
 
 Each task is one module. `classify`, `multilabel`, `regress`, `tag`, `answer` and `pairs` (vectors)
-can be learnt: by the interface in `learning` they have the fields of their examples, the ids of
+can be learned: they implement the interface in `learning`, with the fields of examples, the ids of
 labels, the loss, predictions and metrics; `registry` lists them. `fill_mask`, `next_sentence`,
-`choose` and `rerank` only predict; `rerank_answers` sorts the results of a search, `needed_models`
-names models for each task.
+`choose` and `rerank` only predict; `rerank_answers` reranks the results of a search,
+`needed_models` has example models for each task.
 
-`head` opens a model with a head over tokens or over pooled vectors, and runs a task over texts;
-`results` are the rows written. `examples` reads records with their targets, `labels` numbers words,
-`metrics` compares predictions with the truth, `evaluated_model` computes those of a model. torch or
+`head` opens a model with a head on tokens or on pooled vectors, and runs a task on texts; `results`
+makes the output rows. `examples` reads examples with their targets, `labels` maps labels to ids,
+`metrics` compares predictions with targets, `evaluated_model` predicts with a model. torch or
 OpenVINO runs the model; torch is imported only by losses. Begin with `head`, then `classify`.
 """

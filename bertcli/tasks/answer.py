@@ -21,7 +21,13 @@ from bertcli.models.config import BertConfig
 from bertcli.records.record import Record
 from bertcli.tasks.head import HeadTask
 from bertcli.tasks.labels import NUMBER
-from bertcli.tasks.learning import Evaluation, Example, ExampleFields, TokenLearningTask, records_of
+from bertcli.tasks.learning import (
+    Evaluation,
+    Example,
+    ExampleFields,
+    TokenLearningTask,
+    example_records,
+)
 from bertcli.tasks.metrics import MeanPredictions, answer_predictions
 from bertcli.tokenizing.batch import Encoded, Layout, sequence_span
 
@@ -32,9 +38,9 @@ if TYPE_CHECKING:
     from bertcli.tasks.learning import Window
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
-WINDOW = 384  # tokens
-SHARED = 128  # tokens
-NONE = {"answer": "", "score": 0.0, "start": 0, "end": 0}
+WINDOW_TOKENS = 384
+STRIDE_TOKENS = 128
+NO_ANSWER = {"answer": "", "score": 0.0, "start": 0, "end": 0}
 
 
 def best_answers(
@@ -49,33 +55,37 @@ def best_answers(
     With ``no_answer``, the empty answer is a candidate.
     """
     answers: dict[str, dict[str, Any]] = {}
-    nothing = 1.0
+    no_answer_score = 1.0
     for item, logits in windows:
         offsets = item.columns["offset_mapping"]
         words = item.columns["word_ids"]
-        context, stop = sequence_span(item.columns["sequence_ids"], 1)
+        context_start, context_stop = sequence_span(item.columns["sequence_ids"], 1)
         allowed = np.zeros(len(logits), dtype=bool)
-        allowed[0] = allowed[context:stop] = True
+        allowed[0] = True  # [CLS]
+        allowed[context_start:context_stop] = True
         start, end = softmax(np.where(allowed, logits.T, -np.inf))
-        nothing = min(nothing, float(start[0] * end[0]))
-        start[0] = end[0] = 0.0
+        no_answer_score = min(no_answer_score, float(start[0] * end[0]))
+        start[0] = 0.0
+        end[0] = 0.0
         scores = np.tril(np.triu(np.outer(start, end)), max_answer_length - 1)
         spans = np.argwhere(scores)  # other spans are impossible
         likely = scores[tuple(spans.T)]
         # Extending spans to words may make them equal, so more than top_k are taken.
         best = np.argsort(-likely, kind="stable")[: 2 * top_k + 10]
         for score, (first, last) in zip(likely[best].tolist(), spans[best].tolist(), strict=True):
-            while first > context and words[first - 1] == words[first]:
+            while first > context_start and words[first - 1] == words[first]:
                 first -= 1
-            while last + 1 < stop and words[last + 1] == words[last]:
+            while last + 1 < context_stop and words[last + 1] == words[last]:
                 last += 1
-            begin = offsets[first][0]
-            behind = offsets[last][1]
-            text = str(item.record.pair)[begin:behind]
-            answer = {"answer": text, "score": 0.0, "start": begin, "end": behind}
+            text_start = offsets[first][0]
+            text_end = offsets[last][1]
+            text = str(item.record.pair)[text_start:text_end]
+            answer = {"answer": text, "score": 0.0, "start": text_start, "end": text_end}
             answers.setdefault(text.lower(), answer)["score"] += score
-    none = [{**NONE, "score": nothing}] if no_answer else []
-    return sorted([*answers.values(), *none], key=lambda answer: -answer["score"])[:top_k]
+    candidates = list(answers.values())
+    if no_answer:
+        candidates.append({**NO_ANSWER, "score": no_answer_score})
+    return sorted(candidates, key=lambda answer: -answer["score"])[:top_k]
 
 
 @dataclass(frozen=True)
@@ -97,13 +107,13 @@ class Answerer(HeadTask):
     @property
     def blank(self) -> dict[str, Any]:
         """An example result."""
-        return {"answers": [NONE]} if self.top_k > 1 else NONE
+        return {"answers": [NO_ANSWER]} if self.top_k > 1 else NO_ANSWER
 
     @property
     def layout(self) -> Layout:
         """The layout of a question and its context: windows over the context."""
         settings = self.head.settings
-        return in_windows(self.head.layout(), settings.max_length, settings.stride)
+        return context_windows(self.head.layout(), settings.max_length, settings.stride)
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records as pairs of question and context."""
@@ -134,19 +144,19 @@ class Answerer(HeadTask):
         )
         if self.top_k > 1:
             return {"answers": answers}
-        return answers[0] if answers else NONE
+        return answers[0] if answers else NO_ANSWER
 
 
-def in_windows(layout: Layout, asked: int | None, stride: int | None = None) -> Layout:
-    """Return a layout of windows over the context, by default of at most `WINDOW` tokens."""
-    length = asked or min(layout.max_length or WINDOW, WINDOW)
+def context_windows(layout: Layout, max_length: int | None, stride: int | None = None) -> Layout:
+    """Return a layout of windows over the context, by default of at most `WINDOW_TOKENS`."""
+    length = max_length or min(layout.max_length or WINDOW_TOKENS, WINDOW_TOKENS)
     return replace(
         layout,
         columns=(*layout.columns, *COLUMNS),
         max_length=length,
         truncation="only_second",
         overflowing=True,
-        stride=min(length // 2, SHARED) if stride is None else stride,
+        stride=min(length // 2, STRIDE_TOKENS) if stride is None else stride,
     )
 
 
@@ -201,13 +211,13 @@ class AnsweringTask(TokenLearningTask):
         """Return True: all heads for answers have the same two outputs."""
         return True
 
-    def learnt(self, label_count: int) -> str:
+    def outputs_of_head(self, label_count: int) -> str:
         """Return the plural noun for the outputs of a new head, for a note."""
         return "answers"
 
     def layout(self, layout: Layout, max_length: int | None) -> Layout:
         """Return a layout of windows over the context."""
-        return in_windows(layout, max_length)
+        return context_windows(layout, max_length)
 
     def window_targets(self, windows: Sequence[Encoded], targets: Any) -> np.ndarray:
         """Return the first and the last token of the answer in each window, [n, 2]."""
@@ -216,7 +226,7 @@ class AnsweringTask(TokenLearningTask):
     def loss(
         self,
         logits: Tensor,
-        truth: Tensor,
+        targets: Tensor,
         lengths: Sequence[int],
         weights: Tensor | None,
         smoothing: float,
@@ -226,30 +236,30 @@ class AnsweringTask(TokenLearningTask):
         from torch.nn import functional as F
         from torch.nn.utils.rnn import pad_sequence
 
-        windows = [*logits.split([*lengths])]
+        windows = list(logits.split(list(lengths)))
         padded = pad_sequence(windows, batch_first=True, padding_value=-torch.inf)
-        return F.cross_entropy(padded, truth, reduction="sum")
+        return F.cross_entropy(padded, targets, reduction="sum")
 
-    def truth(self, targets: Any, labels: Sequence[str]) -> list[str]:
+    def metric_targets(self, targets: Any, labels: Sequence[str]) -> list[str]:
         """Return the answers; "" for none."""
         return [answer.text for answer in targets]
 
     def predictions(
-        self, truth: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
+        self, targets: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
     ) -> MeanPredictions:
         """Return the best answers, which may be empty if one of the true answers is empty."""
         predicted = []
         for windows in texts:
-            best = best_answers(windows, no_answer="" in truth)
+            best = best_answers(windows, no_answer="" in targets)
             predicted.append(best[0]["answer"] if best else "")
-        return answer_predictions(truth, predicted)
+        return answer_predictions(targets, predicted)
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
         """Return the answers of a model to the questions."""
-        truth = [example.target.text for example in examples]
-        results, _ = model.predicted(Answerer, records_of(examples), no_answer="" in truth)
+        targets = [example.target.text for example in examples]
+        results, _ = model.predictions(Answerer, example_records(examples), no_answer="" in targets)
         predicted = [str(fields["answer"]) for fields in results]
-        return Evaluation(self.name, len(examples), answer_predictions(truth, predicted))
+        return Evaluation(self.name, len(examples), answer_predictions(targets, predicted))
 
 
 def answer_tokens(window: Encoded, answer: AnswerSpan) -> tuple[int, int]:
@@ -261,12 +271,12 @@ def answer_tokens(window: Encoded, answer: AnswerSpan) -> tuple[int, int]:
     offsets = window.columns["offset_mapping"]
     if first == stop or offsets[first][0] > answer.start or offsets[stop - 1][1] < end:
         return 0, 0
-    inside = [
+    answer_positions = [
         token
         for token in range(first, stop)
         if offsets[token][0] < end and offsets[token][1] > answer.start
     ]
-    return (inside[0], inside[-1]) if inside else (0, 0)
+    return (answer_positions[0], answer_positions[-1]) if answer_positions else (0, 0)
 
 
 ANSWER = AnsweringTask()

@@ -1,4 +1,4 @@
-"""Which of several continuations fits a text best. Source: BERT, section 4.4."""
+"""Multiple choice: the continuation that fits a prompt best. Source: BERT, section 4.4."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
 from bertcli.records.batch import record_windows
 from bertcli.records.record import Record
-from bertcli.tasks.head import FIRST, HeadTask
+from bertcli.tasks.head import FIRST_WINDOW, HeadTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.batch import Encoded
 from bertcli.tokenizing.run import TokenizeRun
@@ -25,7 +25,7 @@ CHOICES = "choices"  # the field of a record with its choices
 class Chooser(HeadTask):
     """A chooser that is ready to run. Records are prompts. Source: BERT, section 4.4.
 
-    The ``choices`` are given, or stand in an extra field of each record.
+    The ``choices`` are the same for all prompts, or in the ``field`` of each record.
     """
 
     architecture: ClassVar[str] = "BertForMultipleChoice"
@@ -35,7 +35,7 @@ class Chooser(HeadTask):
 
     @property
     def blank(self) -> dict[str, Any]:
-        """A result as an example."""
+        """An example result."""
         return {"best": 0, "choices": [{"choice": "", "score": 0.0}]}
 
     @property
@@ -44,28 +44,31 @@ class Chooser(HeadTask):
         return frozenset({self.field})
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
-        """Yield prompts, each with each of its choices, as tokens."""
+        """Yield the tokens of pairs of a prompt and one of its choices, for several prompts."""
         layout = self.layout
         tokenizer = self.head.tokenizer
         tally = run.tally
         reader = run.reader
-        first = run.start
-        for records in record_windows(run.blocks(), min(FIRST, self.head.settings.window)):
-            asked = reader.collect(self._asked, count(first), records)
-            first += len(records)
-            run.skipped += len(records) - len(asked)
-            pairs = [pair for _, several in asked for pair in several]
-            numbers = [number for number, several in asked for _ in several]
+        start = run.start
+        for records in record_windows(run.blocks(), min(FIRST_WINDOW, self.head.settings.window)):
+            prompts = reader.collect(self._pairs, count(start), records)
+            start += len(records)
+            run.skipped += len(records) - len(prompts)
+            pairs: list[Record] = []
+            samples: list[int] = []
+            for sample, pairs_of_prompt in prompts:
+                pairs += pairs_of_prompt
+                samples += [sample] * len(pairs_of_prompt)
             tally.literals += tokenizer.count_literals(pairs)
-            batch = replace(tokenizer.encode_records(pairs, layout), samples=numbers)
+            batch = replace(tokenizer.encode_records(pairs, layout), samples=samples)
             tally.add(batch, tokenizer.limit)
             yield batch
-            run.finish(first)
+            run.finish(start)
 
-    def _asked(self, number: int, record: Record) -> tuple[int, list[Record]]:
-        """Return a prompt's number, and it with each of its choices.
+    def _pairs(self, sample: int, record: Record) -> tuple[int, list[Record]]:
+        """Return the index of a prompt in the run, and its pairs with each choice.
 
-        Raises InputError for one without a list of them.
+        Raises InputError for a prompt without a list of choices.
         """
         choices = list(self.choices) or (record.extra or {}).get(self.field)
         if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):
@@ -78,20 +81,20 @@ class Chooser(HeadTask):
                 f"{record.where}: at least two choices needed, found {len(choices)}",
                 "give more choices",
             )
-        return number, [record._replace(pair=choice) for choice in choices]
+        return sample, [record._replace(pair=choice) for choice in choices]
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
-        """Return which choice fits each prompt; what is written is the prompt alone."""
+        """Return the result of each prompt, whose record is the prompt without a choice."""
         return [
             result._replace(record=result.record._replace(pair=None))
             for result in super().judge(batch)
         ]
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the scores of the choices, and the number of the best."""
+        """Return the scores of the choices, and the index of the best."""
         scores = softmax(np.stack(outputs))
-        listed = [
+        choices = [
             {"choice": item.record.pair, "score": score}
             for item, score in zip(items, scores.tolist(), strict=True)
         ]
-        return {"best": int(scores.argmax()), "choices": listed}
+        return {"best": int(scores.argmax()), "choices": choices}

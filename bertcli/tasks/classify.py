@@ -1,4 +1,4 @@
-"""The class of a text or a pair; or its score, with a head of one label.
+"""Classification of texts or pairs; with a head of one label, their score.
 
 Scores are those of transformers' text-classification pipeline; of a model with one label, those of
 sentence-transformers' CrossEncoder, with the activation that its folder names.
@@ -27,7 +27,13 @@ from bertcli.tasks.labels import (
     label_of,
     refuse_other_labels,
 )
-from bertcli.tasks.learning import Evaluation, Example, ExampleFields, TextLearningTask, records_of
+from bertcli.tasks.learning import (
+    Evaluation,
+    Example,
+    ExampleFields,
+    TextLearningTask,
+    example_records,
+)
 from bertcli.tasks.metrics import ClassPredictions, calibration
 from bertcli.tokenizing.batch import Encoded
 
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from bertcli.tasks.evaluated_model import EvaluatedModel
 
 SEVERAL_LABELS = "multi_label_classification"  # the problem_type of config.json
-LIKELY = 0.5  # score from which a label of many that may hold together is given
+LIKELY = 0.5  # minimum score of a predicted label, if several are possible
 # Name of a class in torch.nn -> the scores of logits [..., k].
 SCORES = {**{name: array_function(name) for name in TORCH_CLASSES}, "Softmax": softmax}
 BLANK = {"label": "", "score": 0.0}
@@ -55,13 +61,12 @@ class Classifier(HeadTask):
     all_scores: bool = False
     logits: bool = False
 
-    # What makes a score of the logit of a regression whose folder names no activation: nothing in
-    # transformers' pipeline.
+    # Activation for regression models whose folder names none, as in transformers' pipeline.
     regression: ClassVar[str] = "Identity"
 
     @cached_property
     def function(self) -> str:
-        """What makes scores of logits, one of `SCORES`."""
+        """The name of the function from logits to scores, a key of `SCORES`."""
         if self.logits:
             return "Identity"
         has_one_label = len(self.head.labels) == 1
@@ -84,25 +89,25 @@ class Classifier(HeadTask):
 
     @property
     def _named_activation(self) -> str | None:
-        """The activation in any of the places where cross-encoders ever kept it."""
+        """The activation in config_sentence_transformers.json or config.json, now or formerly."""
         key = "activation_fn"
         source = str(self.head.runtime.spec.folder / "config.json")
         config = JsonObject(self.head.runtime.config.other, source)
-        inner = config.object("sentence_transformers")
-        old = config.text("sbert_ce_default_activation_function")
-        return self.head.folder.json_object(CONFIG).text(key) or inner.text(key) or old
+        settings = config.object("sentence_transformers")
+        former_name = config.text("sbert_ce_default_activation_function")
+        return self.head.folder.json_object(CONFIG).text(key) or settings.text(key) or former_name
 
     @property
     def several(self) -> bool:
-        """Whether a text has a list of labels: asked for, or because several may hold."""
+        """True if a result is a list of labels: by options, or for a multi-label model."""
         if self.top_k is not None or self.threshold is not None:
             return True
-        may_hold = self.head.runtime.config.problem_type == SEVERAL_LABELS
-        return may_hold and len(self.head.labels) > 1 and not self.all_scores
+        is_multi_label = self.head.runtime.config.problem_type == SEVERAL_LABELS
+        return is_multi_label and len(self.head.labels) > 1 and not self.all_scores
 
     @property
     def blank(self) -> dict[str, Any]:
-        """A result as an example."""
+        """An example result."""
         labels = len(self.head.labels)
         return {"labels": [BLANK]} if self.several else self._fields(np.zeros(labels))
 
@@ -111,18 +116,20 @@ class Classifier(HeadTask):
         return self._fields(SCORES[self.function](outputs[0]))
 
     def _fields(self, scores: np.ndarray) -> dict[str, Any]:
+        """Return the result fields for the scores [labels] of a text."""
         values = scores.tolist()
         labels = self.head.labels
         if len(values) == 1 and not self.several:
             return {"score": values[0]}
         ranked = sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0])
         if self.several:
-            least = self.threshold
-            if least is None and self.top_k is None:
-                least = 0.0 if self.logits else LIKELY
-            likely = [pair for pair in ranked if least is None or pair[0] >= least]
-            shown = likely[: self.top_k]
-            return {"labels": [{"label": label, "score": value} for value, label in shown]}
+            threshold = self.threshold
+            if threshold is None and self.top_k is None:
+                threshold = 0.0 if self.logits else LIKELY
+            if threshold is not None:
+                ranked = [pair for pair in ranked if pair[0] >= threshold]
+            best = ranked[: self.top_k]
+            return {"labels": [{"label": label, "score": value} for value, label in best]}
         fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
         if self.all_scores:
             fields["scores"] = dict(zip(labels, values, strict=True))
@@ -135,8 +142,8 @@ class Classifier(HeadTask):
 def scores_of_labels(
     model: EvaluatedModel, examples: Sequence[Example]
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the scores that a classifier gives all labels of each text, [n, k], and the labels."""
-    results, labels = model.predicted(Classifier, records_of(examples), all_scores=True)
+    """Return a classifier's scores of all labels for each text, [n, k], and the labels."""
+    results, labels = model.predictions(Classifier, example_records(examples), all_scores=True)
     scores = [[*row.get("scores", {"": row["score"]}).values()] for row in results]
     return np.array(scores, np.float32), labels
 
@@ -146,16 +153,16 @@ def class_scores(
 ) -> tuple[np.ndarray, dict[str, int], list[str]]:
     """Return the scores of a model's labels [n, k], and the ids and names of all labels.
 
-    Labels that only the examples have come after those of the model. ModelError when no label is
-    one of the model's.
+    Labels that the model does not have come after those of the model. Raises ModelError if it has
+    no label of the examples.
     """
     scores, names = scores_of_labels(model, examples)
     labels = {label for example in examples for label in example.target}
-    ids = label_numbers(names, labels)
-    refuse_other_labels(labels, ids)
-    lacking = sorted(labels - ids.keys())
-    ids |= {label: id_ for id_, label in enumerate(lacking, len(names))}
-    return scores, ids, [*names, *lacking]
+    label_ids = label_numbers(names, labels)
+    refuse_other_labels(labels, label_ids)
+    unknown_labels = sorted(labels - label_ids.keys())
+    label_ids |= {label: id_ for id_, label in enumerate(unknown_labels, len(names))}
+    return scores, label_ids, [*names, *unknown_labels]
 
 
 class ClassificationTask(NamedLabelTask, TextLearningTask):
@@ -176,32 +183,32 @@ class ClassificationTask(NamedLabelTask, TextLearningTask):
         """Return the label of an example."""
         return [label_of(fields.needed(names.target, LABEL))]
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> np.ndarray:
+    def targets(self, examples: Sequence[Example], label_ids: Mapping[str, int]) -> np.ndarray:
         """Return the class ids, [n]."""
-        return np.concatenate(self.label_ids(examples, ids))
+        return np.concatenate(self.label_ids(examples, label_ids))
 
     def can_learn(self, targets: np.ndarray, rows: Any) -> bool:
         """Return True for examples of at least two classes."""
         return len(np.unique(targets[rows])) > 1
 
     def loss(
-        self, logits: Tensor, truth: Tensor, weights: Tensor | None, smoothing: float
+        self, logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
     ) -> Tensor:
         """Return the summed cross-entropy."""
-        return classes_loss(logits, truth, weights, smoothing)
+        return classes_loss(logits, targets, weights, smoothing)
 
-    def predictions(self, truth: np.ndarray, logits: Tensor) -> ClassPredictions:
+    def predictions(self, targets: np.ndarray, logits: Tensor) -> ClassPredictions:
         """Return the classes with the largest logits."""
-        return ClassPredictions(truth, logits.argmax(-1).numpy(), logits.shape[-1])
+        return ClassPredictions(targets, logits.argmax(-1).numpy(), logits.shape[-1])
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
         """Return the classes that a classifier predicts, with their confusion and calibration."""
-        scores, ids, names = class_scores(model, examples)
-        truth = np.array([ids[example.target[0]] for example in examples])
+        scores, label_ids, names = class_scores(model, examples)
+        targets = np.array([label_ids[example.target[0]] for example in examples])
         predicted = scores.argmax(-1)
-        predictions = ClassPredictions(truth, predicted, len(names))
+        predictions = ClassPredictions(targets, predicted, len(names))
         details = predictions.details(names)
-        details["calibration"] = calibration(scores, predicted == truth)
+        details["calibration"] = calibration(scores, predicted == targets)
         return Evaluation(self.name, len(examples), predictions, details)
 
 

@@ -1,4 +1,4 @@
-"""A model whose predictions are compared with examples: its head's, or its vectors."""
+"""A model that is evaluated on examples: by the predictions of its head, or by its vectors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from bertcli.tokenizing.run import TokenCounts
 
 @dataclass
 class EvaluatedModel:
-    """A model that is opened by the first prediction, for a head or for vectors."""
+    """A model that is evaluated. It is loaded by the first prediction of its head or of vectors."""
 
     folder: ModelFolder
     settings: Settings  # of a head
     options: EmbedOptions  # of a model for vectors
     tally: TokenCounts = field(default_factory=TokenCounts)  # of all texts so far
-    max_length: int | None = None  # of those texts, in tokens
+    max_length: int | None = None  # truncation length of those texts, in tokens
 
     @cached_property
     def config(self) -> BertConfig | None:
@@ -40,7 +40,7 @@ class EvaluatedModel:
 
     @property
     def extra_fields(self) -> Collection[str]:
-        """The fields of examples with ids that the model needs."""
+        """The fields with ids of extra embeddings that the model needs."""
         return self.config.fields_of_extra.values() if self.config else ()
 
     @property
@@ -50,8 +50,8 @@ class EvaluatedModel:
         if config is None:
             return False
         if is_pooled_head(self.folder):
-            (last,) = read_chain(self.folder, self.folder.modules[-1:])
-            return isinstance(last, Dense) and len(last.weight) == 1
+            (last_module,) = read_chain(self.folder, self.folder.modules[-1:])
+            return isinstance(last_module, Dense) and len(last_module.weight) == 1
         return config.num_labels == 1 and CLASSIFIER in config.architectures
 
     @property
@@ -63,7 +63,7 @@ class EvaluatedModel:
     def _embedder(self) -> Embedder:
         return Embedder.open(self.folder, self.options)
 
-    def predicted(
+    def predictions(
         self, task_class: type[HeadTask], records: Sequence[Record], **options: Any
     ) -> tuple[list[Mapping[str, Any]], list[str]]:
         """Return the fields that a task predicts for each record, and the labels of the head."""
@@ -78,7 +78,8 @@ class EvaluatedModel:
     def vectors(self, records: Sequence[Record], prompts: Sequence[str] = ()) -> np.ndarray:
         """Return the vectors of texts, [n, D].
 
-        ``prompts`` are names; the first that the model has is used, unless one was chosen.
+        ``prompts`` are names of prompts; the first that the model has is used, unless the options
+        have a prompt.
         """
         embedder = self._embedder
         if self.options.prompt is None and self.options.prompt_name is None:

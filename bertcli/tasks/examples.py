@@ -3,8 +3,8 @@
     found = read_examples(Reader(examples_source("reviews.jsonl", Input())))
     found.task.name, found.examples[0].target          # "classify", ["good"]
 
-The names of the fields decide the task, unless the task is named. Labels are any words here: those
-that a model knows are checked later.
+The names of the fields decide the task, unless it is named. Labels can be any words here; they are
+compared with those of a model later.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Examples:
 # --- the task of a record ---
 
 
-def task_of(record: Record, name: str | None, names: FieldNames) -> LearningTask:
-    """Return the task that a record is an example of; InputError when none or several fit.
+def task_of_record(record: Record, name: str | None, names: FieldNames) -> LearningTask:
+    """Return the task that a record is an example of.
 
-    ``name`` is that of the task, if it was chosen.
+    ``name`` is the name of the task, if it was chosen; ``names`` are the names of the fields.
+    Raises InputError if no task fits, or several.
     """
     from bertcli.tasks.registry import named_tasks
 
@@ -55,14 +56,14 @@ def task_of(record: Record, name: str | None, names: FieldNames) -> LearningTask
     if names.text is None:
         text = next(task.fields.text for task in named_tasks(None) if task.fields.text in fields)
         tasks = tuple(task for task in tasks if task.fields.text == text)
-    if name is None and names.label is not None:  # the name of the label says nothing: its value
+    if name is None and names.label is not None:  # decided by the value, not by the field name
         label = fields.get(names.label)
         tasks = tuple(task for task in tasks if task.recognises(record.text, label))[:1]
     fitting = [task for task in tasks if _fits(names.of(task.fields), fields)]
     if len(fitting) > 1:
         fitting = [task for task in fitting if not _fits_by_pair_alone(task, fields)]
     for task in fitting:
-        if not task.is_default:  # the task was named, and all of its own fields are there
+        if not task.is_default:  # the task was named, and its fields are present
             return task
     if len(fitting) == 1:
         return fitting[0]
@@ -70,10 +71,10 @@ def task_of(record: Record, name: str | None, names: FieldNames) -> LearningTask
         listed_tasks = ", ".join(
             f"{task.name} ({names.of(task.fields).target})" for task in fitting
         )
-        alternatives_of_option = " or ".join(task.name for task in fitting)
+        task_names = " or ".join(task.name for task in fitting)
         raise InputError(
             f"{record.where}: an example fits several tasks: {listed_tasks}",
-            f"choose with {option('task', alternatives_of_option)}",
+            f"choose with {option('task', task_names)}",
         )
     raise InputError(
         f"{record.where}: an example needs the fields {needed_fields(candidates, fields, names)}",
@@ -83,19 +84,20 @@ def task_of(record: Record, name: str | None, names: FieldNames) -> LearningTask
 
 
 def _fits(needed: ExampleFields, fields: Collection[str]) -> bool:
+    """Return True if a record has the text and the target of a task."""
     return {needed.text, needed.target} <= {*fields}
 
 
 def _fits_by_pair_alone(task: LearningTask, fields: Collection[str]) -> bool:
-    """Return True if what is learnt is the pair, which is there only by the name a user chose."""
+    """Return True if the target is the pair, whose field was named by the user."""
     return task.fields.target == task.fields.pair and task.fields.target not in fields
 
 
 def needed_fields(tasks: Iterable[LearningTask], fields: Collection[str], names: FieldNames) -> str:
-    """Return the fields that examples of tasks have, for a message.
+    """Return a message with the fields of tasks, limited to tasks whose text is in ``fields``.
 
-    "text and label, labels or score; or question and answer with context". Tasks whose text is
-    among ``fields`` are the only ones, if there are any.
+    For example "text and label, labels or score; or question and answer with context". If no task
+    has its text in ``fields``, all are listed.
     """
     targets_by_text: dict[str, list[str]] = {}
     for task in tasks:
@@ -113,15 +115,15 @@ def needed_fields(tasks: Iterable[LearningTask], fields: Collection[str], names:
 
 def alternatives(names: Sequence[str]) -> str:
     """Return "a, b or c", each once."""
-    *first, last = dict.fromkeys(names)
-    return f"{', '.join(first)} or {last}" if first else last
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 # --- reading ---
 
 
 def examples_source(path: str, source: Input) -> Input:
-    """Return the source of a file of examples, which is read with the options of another."""
+    """Return the source of a file of examples, with the options of ``source``."""
     file_format = source.format_options.format
     if file_format == "auto":
         if path == "-":
@@ -129,7 +131,7 @@ def examples_source(path: str, source: Input) -> Input:
         elif suffix_of(path) in CONLL:
             file_format = "conll"
     if source.format_of(path) == TXT and path != "-":
-        can_be_reread(path)  # or it is a folder, or there is no such file
+        can_be_reread(path)  # raises for a folder and a missing file
     if source.fields.text_field:
         text_fields = [source.fields.text_field]
     else:
@@ -140,7 +142,7 @@ def examples_source(path: str, source: Input) -> Input:
         paths=(path,),
         format=file_format,
         example_text_fields=tuple(dict.fromkeys(text_fields)),
-        requested=(path,),  # its fields
+        requested=(path,),  # named in the error for txt, which has no fields
         keep="*",
         infer_types=False,  # labels and ids are text
         no_pairs=True,
@@ -148,7 +150,7 @@ def examples_source(path: str, source: Input) -> Input:
     )
 
 
-# Options of how a file of examples is read, from Python.
+# Options for reading a file of examples from Python.
 READING = (
     "text_field",
     "join",
@@ -161,27 +163,29 @@ READING = (
 
 
 def example_readers(paths: Iterable[str | None], options: Mapping[str, Any]) -> list[Reader]:
-    """Return the readers of files of examples, which are read as options of READING say.
+    """Return the readers of files of examples; ``options`` are those in `READING`.
 
-    Raises UsageError for an option that has no meaning.
+    Raises UsageError for an unknown format.
     """
     fields = {name: value for name, value in options.items() if name != "input_format"}
-    chosen = options.get("input_format", "auto")
-    if chosen not in INPUT_CHOICES:
-        raise UsageError(f"unknown input_format {chosen!r}", f"one of {', '.join(INPUT_CHOICES)}")
-    source = input_from(fields, format=chosen)
+    file_format = options.get("input_format", "auto")
+    if file_format not in INPUT_CHOICES:
+        raise UsageError(
+            f"unknown input_format {file_format!r}", f"one of {', '.join(INPUT_CHOICES)}"
+        )
+    source = input_from(fields, format=file_format)
     return [Reader(examples_source(path, source)) for path in paths if path]
 
 
 def read_examples(
     reader: Reader,
     task_name: str | None = None,
-    extra: Collection[str] = (),
+    extra_fields: Collection[str] = (),
     names: FieldNames = DEFAULT_NAMES,
 ) -> Examples:
-    """Read all examples. Their task is that of the first one.
+    """Read all examples. The first one decides their task, unless it is named.
 
-    Fields of ids of ``extra`` embeddings are kept in their records.
+    Their records keep only ``extra_fields``, which have the ids of extra embeddings.
 
     Raises InputError for no records, a missing field, or a value of another type.
     """
@@ -190,8 +194,8 @@ def read_examples(
     for block in reader.blocks():
         if len(block):
             if task is None:
-                task = task_of(block[0], task_name, names)
-            examples += reader.collect(partial(_example, task, names, extra), block)
+                task = task_of_record(block[0], task_name, names)
+            examples += reader.collect(partial(_example, task, names, extra_fields), block)
     source = ", ".join(map(input_name, reader.source.paths))
     if task is None or not examples:
         raise InputError(f"{source}: no examples found", "give a file with at least two examples")
@@ -199,15 +203,15 @@ def read_examples(
 
 
 def _example(
-    task: LearningTask, names: FieldNames, extra: Collection[str], record: Record
+    task: LearningTask, names: FieldNames, extra_fields: Collection[str], record: Record
 ) -> Example:
-    """Return a record as an example of a task. InputError for one that is skipped."""
+    """Return a record as an example of a task. Raises InputError for a record to skip."""
     needed = names.of(task.fields)
     fields = JsonObject(record.extra or {}, record.where, InputError, SKIP)
     text, pair = task.texts(fields, needed)
     target = task.target(fields, needed)
-    kept = {name: fields.get(name) for name in extra}
+    kept = {name: fields.get(name) for name in extra_fields}
     record = record._replace(text=text, pair=pair, extra=kept or None)
-    for name in extra:
+    for name in extra_fields:
         extra_ids(record, name)
     return Example(record, target)

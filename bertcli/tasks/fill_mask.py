@@ -19,7 +19,7 @@ from bertcli.errors import LOG, InputError, UsageError, option
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.batch import Encoded
 
-ROWS = 256  # masks scored together against the vocabulary
+MASKS_PER_BLOCK = 256  # masks scored together against the vocabulary
 BLANK = {"mask": 0, "score": 0.0, "token": 0, "token_str": "", "sequence": ""}
 
 
@@ -42,13 +42,13 @@ class MaskFiller(HeadTask):
         Raises UsageError for a target with neither.
         """
         tokenizer = self.head.tokenizer
-        ids = list[int]()
+        ids: list[int] = []
         for target in self.targets:
-            index = tokenizer.core.token_to_id(target)
-            if index is None:
+            token_id = tokenizer.core.token_to_id(target)
+            if token_id is None:
                 pieces = tokenizer.core.encode(target, add_special_tokens=False)
-                unknown = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
-                if not pieces.ids or pieces.ids[0] == unknown:
+                unknown_id = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
+                if not pieces.ids or pieces.ids[0] == unknown_id:
                     raise UsageError(
                         f"{option('targets')}: {target!r} is not in the vocabulary",
                         "choose other words",
@@ -58,9 +58,9 @@ class MaskFiller(HeadTask):
                         f"{option('targets')}: {target!r} is not one token; its first, "
                         f"{pieces.tokens[0]!r}, is scored"
                     )
-                index = pieces.ids[0]
-            ids.append(index)
-        return [*dict.fromkeys(ids)]
+                token_id = pieces.ids[0]
+            ids.append(token_id)
+        return list(dict.fromkeys(ids))
 
     @property
     def blank(self) -> dict[str, Any]:
@@ -69,36 +69,40 @@ class MaskFiller(HeadTask):
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return the best words at each mask, [masks, k, 2] per text: scores and ids."""
-        parts = [states[at : at + ROWS] for at in range(0, len(states), ROWS)]
-        best = [self._best(model.packed_logits(part)) for part in parts]
+        best = []
+        for start in range(0, len(states), MASKS_PER_BLOCK):
+            block = states[start : start + MASKS_PER_BLOCK]
+            best.append(self._best(model.packed_logits(block)))
         return split(library_of(states).concat(best), lengths)
 
     def _best(self, logits: Any) -> Any:
+        """Return the scores and ids of the best words of masks [n, k, 2], from logits."""
         library = library_of(logits)
         logits = library.asarray(logits, dtype=library.float32)
         with np.errstate(invalid="ignore"):  # infinite logits are rejected later, with their text
-            peak = library.amax(logits, -1)[:, None]
-            total = library.exp(logits - peak).sum(-1)[:, None]
-            ranked = logits[:, self.ids] if self.ids else logits
-            values, places = top(ranked, min(self.top_k, ranked.shape[-1]))
-            scores = library.exp(values - peak) / total
-        # An id, or an index of `targets`: less than 2 ** 24, so exact in float32.
-        return library.stack([scores, library.asarray(places, dtype=library.float32)], -1)
+            maximum = library.amax(logits, -1)[:, None]
+            total = library.exp(logits - maximum).sum(-1)[:, None]
+            candidates = logits[:, self.ids] if self.ids else logits
+            values, indices = largest(candidates, min(self.top_k, candidates.shape[-1]))
+            scores = library.exp(values - maximum) / total
+        # Ids, or indices of `targets`: less than 2 ** 24, so exact in float32.
+        return library.stack([scores, library.asarray(indices, dtype=library.float32)], -1)
 
     def ask(self, item: Encoded) -> Encoded:
-        """Return a text. Raises InputError for a text without a mask."""
-        if not self._places(item):
+        """Return the item. Raises InputError for a text without a mask."""
+        if not self._mask_positions(item):
             token = self.head.tokenizer.roles["mask_token"]
-            cut = f" in its first {item.length} tokens" if item.cut else ""
+            where = f" in its first {item.length} tokens" if item.cut else ""
             raise InputError(
-                f"{item.record.where}: no {token}{cut}",
+                f"{item.record.where}: no {token}{where}",
                 f"write {token} where a word is missing, or use {option('on_error', 'skip')}",
             )
         return item
 
-    def _places(self, item: Encoded) -> list[int]:
-        mask = self.head.runtime.spec.reading.token
-        return [place for place, index in enumerate(item.columns["input_ids"]) if index == mask]
+    def _mask_positions(self, item: Encoded) -> list[int]:
+        mask_id = self.head.runtime.spec.reading.token
+        ids = item.columns["input_ids"]
+        return [position for position, token_id in enumerate(ids) if token_id == mask_id]
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the best words of each mask of a text, from an output [masks, k, 2]."""
@@ -108,17 +112,18 @@ class MaskFiller(HeadTask):
         core = self.head.tokenizer.core
         ids = list(item.columns["input_ids"])
         predictions = []
-        for number, (place, words) in enumerate(zip(self._places(item), best, strict=True)):
+        positions = self._mask_positions(item)
+        for number, (position, words) in enumerate(zip(positions, best, strict=True)):
             for score, word in words.tolist():
-                index = self.ids[int(word)] if self.ids else int(word)
+                token_id = self.ids[int(word)] if self.ids else int(word)
                 # A model may have more embeddings than tokens: the additional ones have no text.
-                token = [index] if core.id_to_token(index) is not None else []
-                filled = [*ids[:place], *token, *ids[place + 1 :]]
+                token = [token_id] if core.id_to_token(token_id) is not None else []
+                filled = [*ids[:position], *token, *ids[position + 1 :]]
                 predictions.append(
                     {
                         "mask": number,
                         "score": score,
-                        "token": index,
+                        "token": token_id,
                         "token_str": decode(token),
                         # with several masks, special tokens stay, or the other masks would vanish
                         "sequence": decode(filled, len(best) == 1),
@@ -127,11 +132,11 @@ class MaskFiller(HeadTask):
         return {"predictions": predictions}
 
 
-def top(scores: Any, count: int) -> tuple[Any, Any]:
-    """Return the ``count`` largest values of each row, in descending order, and their indexes."""
+def largest(scores: Any, count: int) -> tuple[Any, Any]:
+    """Return the ``count`` largest values of each row, in descending order, and their indices."""
     if library_of(scores) is not np:
         return scores.topk(count)
-    largest = np.argpartition(-scores, count - 1)[:, :count]
-    order = np.argsort(-np.take_along_axis(scores, largest, -1), kind="stable")
-    places = np.take_along_axis(largest, order, -1)
-    return np.take_along_axis(scores, places, -1), places
+    unsorted = np.argpartition(-scores, count - 1)[:, :count]
+    order = np.argsort(-np.take_along_axis(scores, unsorted, -1), kind="stable")
+    indices = np.take_along_axis(unsorted, order, -1)
+    return np.take_along_axis(scores, indices, -1), indices

@@ -1,8 +1,7 @@
-"""Models with a task head, and the base class that runs a task: windows in, results out, in order.
+"""Models with a task head, and the base class of tasks, which read texts and yield results.
 
-A task consists of a few small functions: how texts become tokens (`layout`, `prepare`), what is
-kept of the model's states (`finish`, on packed states, batch by batch, so that it stays small), and
-the result fields of a text (`fields`). `HeadTask` runs them.
+A task is a few small functions: the tokens of texts (`layout`, `prepare`), the outputs for a batch
+of packed states (`finish`), and the result fields of a text (`fields`). `HeadTask` runs them.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CLASSIFIER = "BertForSequenceClassification"  # or the last module of a sentence model
-FIRST = 64  # records of the first window; small, so that output starts early
+FIRST_WINDOW = 64  # records in the first window; small, so that output starts early
 
 
 class HeadTraits(NamedTuple):
@@ -64,29 +63,29 @@ class HeadTraits(NamedTuple):
 
     command: str
     takes_extra_ids: bool = False  # texts may have ids of extra embeddings
-    of_whole_texts: bool = False  # one output per text, from its first token or the mean
-    at_masks: bool = False  # outputs only at [MASK]
-    shares_names: bool = False  # layer names are ambiguous: config.json decides
+    is_per_text: bool = False  # one output per text, from its first token or the mean
+    is_at_masks: bool = False  # outputs only at [MASK]
+    shares_layer_names: bool = False  # with other heads, so that config.json decides
 
 
 HEADS: Mapping[str, HeadTraits] = {
-    "BertForMaskedLM": HeadTraits("fill-mask", takes_extra_ids=True, at_masks=True),
+    "BertForMaskedLM": HeadTraits("fill-mask", takes_extra_ids=True, is_at_masks=True),
     "BertForNextSentencePrediction": HeadTraits(
-        "next-sentence", takes_extra_ids=True, of_whole_texts=True
+        "next-sentence", takes_extra_ids=True, is_per_text=True
     ),
     "BertForSequenceClassification": HeadTraits(
-        "classify", takes_extra_ids=True, of_whole_texts=True, shares_names=True
+        "classify", takes_extra_ids=True, is_per_text=True, shares_layer_names=True
     ),
-    "BertForTokenClassification": HeadTraits("tag", takes_extra_ids=True, shares_names=True),
-    "BertForQuestionAnswering": HeadTraits("answer", shares_names=True),
-    "BertForMultipleChoice": HeadTraits("choose", of_whole_texts=True, shares_names=True),
+    "BertForTokenClassification": HeadTraits("tag", takes_extra_ids=True, shares_layer_names=True),
+    "BertForQuestionAnswering": HeadTraits("answer", shares_layer_names=True),
+    "BertForMultipleChoice": HeadTraits("choose", is_per_text=True, shares_layer_names=True),
 }
 COMMANDS = {head.command: architecture for architecture, head in HEADS.items()}
 
 
 @dataclass(frozen=True)
 class Settings(Compute):
-    """How a head runs. None means the setting of the model's folder."""
+    """Settings of a head. None means the setting of the model's folder."""
 
     max_length: int | None = None
     stride: int | None = None  # tokens shared by consecutive windows of a long text
@@ -121,40 +120,41 @@ class Head:
         return config.labels(self.embedder.width if self.embedder else config.num_labels)
 
     @classmethod
-    def open(cls, place: ModelFolder, architecture: str, settings: Settings = Settings()) -> Head:
+    def open(cls, folder: ModelFolder, architecture: str, settings: Settings = Settings()) -> Head:
         """Load a model with a head of this class, one of `HEADS`.
 
         Raises ModelError for a folder that is not a complete BERT with this head, UsageError for a
         setting that this model or this machine does not support.
         """
-        if architecture == CLASSIFIER and is_pooled_head(place):
+        if architecture == CLASSIFIER and is_pooled_head(folder):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
-            embedder = Embedder.open(place, EmbedOptions(**options), scores=True)
+            embedder = Embedder.open(folder, EmbedOptions(**options), scores=True)
             runtime = embedder.runtime
             limit = embedder.max_length
-            return cls(runtime, settings, limit, embedder.prepare, place, embedder)
-        folder = place.encoder
-        config = folder.config
-        head = HEADS[architecture]
-        refuse_other_head(folder, config, architecture)
+            return cls(runtime, settings, limit, embedder.prepare, folder, embedder)
+        encoder = folder.encoder
+        config = encoder.config
+        traits = HEADS[architecture]
+        refuse_other_head(encoder, config, architecture)
         tokenizer = open_tokenizer(
-            folder, parse_special=settings.parse_special, extra=head.takes_extra_ids
+            encoder, parse_special=settings.parse_special, extra=traits.takes_extra_ids
         )
-        if head.at_masks:
+        if traits.is_at_masks:
             token = tokenizer.roles["mask_token"]
             mask = tokenizer.special_ids().get(token)
             if mask is None:
-                raise ModelError(f"{folder}: the vocabulary has no mask token {token}")
+                raise ModelError(f"{encoder}: the vocabulary has no mask token {token}")
             reading = Reading(token=mask)
         else:
-            layer = config.structure.head_layer(HEAD_PARTS[architecture])
-            mean = layer is not None and layer.mean
-            reading = Reading(first=head.of_whole_texts and not mean, mean=mean)
-        spec = ModelSpec(folder, settings, architecture, reading)
-        prompt = default_prompt(place) if architecture == CLASSIFIER else ""
+            head_layer = config.structure.head_layer(HEAD_PARTS[architecture])
+            mean = head_layer is not None and head_layer.mean
+            reading = Reading(first=traits.is_per_text and not mean, mean=mean)
+        spec = ModelSpec(encoder, settings, architecture, reading)
+        prompt = default_prompt(folder) if architecture == CLASSIFIER else ""
         runtime = open_runtime(spec, lambda: tokenizer)
         limit = token_limit(runtime.config, tokenizer, settings.max_length)
-        return cls(runtime, settings, limit, partial(prepared, prompt=prompt, lower=False), place)
+        prepare = partial(prepared, prompt=prompt, lower=False)
+        return cls(runtime, settings, limit, prepare, folder)
 
     def layout(self, *columns: str) -> Layout:
         """Return the layout of texts: truncated to the limit, with these additional columns."""
@@ -173,22 +173,22 @@ class Head:
 
 def refuse_other_head(folder: ModelFolder, config: BertConfig, architecture: str) -> None:
     """Raise ModelError if config.json states another head whose layers have the same names."""
-    found = next(iter(config.architectures), "")
-    if found == architecture or found not in HEADS:
+    stated = next(iter(config.architectures), "")
+    if stated == architecture or stated not in HEADS:
         return
-    if HEADS[architecture].shares_names and HEADS[found].shares_names:
-        theirs = config.family.their_class(found)
-        ours = config.family.their_class(architecture)
+    if HEADS[architecture].shares_layer_names and HEADS[stated].shares_layer_names:
+        stated_class = config.family.their_class(stated)
+        needed_class = config.family.their_class(architecture)
         raise ModelError(
-            f"{folder}: config.json says {theirs}, and {ours} is needed",
-            f"bertcli {HEADS[found].command} is for this model; give another {option('model')}",
+            f"{folder}: config.json says {stated_class}, and {needed_class} is needed",
+            f"bertcli {HEADS[stated].command} is for this model; give another {option('model')}",
         )
 
 
-def logits_of(model: Any, states: Any, lengths: Sequence[int], *, whole: bool) -> Any:
-    """Return the logits of each ``whole`` text, or of every token, [L, ...] per text."""
+def head_logits(model: Any, states: Any, lengths: Sequence[int], *, is_per_text: bool) -> Any:
+    """Return the logits of each text, or of every token, [L, ...] per text."""
     logits = model.packed_logits(states)
-    return logits if whole else split(logits, lengths)
+    return logits if is_per_text else split(logits, lengths)
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,9 @@ class HeadTask(ABC):
         """Return the result fields of a text from the outputs for its windows."""
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
-        """Return the part of each text's states that `fields` needs."""
-        return logits_of(model, states, lengths, whole=HEADS[self.architecture].of_whole_texts)
+        """Return the outputs for each text, as `fields` takes them, from packed states."""
+        is_per_text = HEADS[self.architecture].is_per_text
+        return head_logits(model, states, lengths, is_per_text=is_per_text)
 
     @property
     def layout(self) -> Layout:
@@ -258,52 +259,52 @@ class HeadTask(ABC):
         return self.head.prepare(records)
 
     def ask(self, item: Encoded) -> Encoded:
-        """Return the item to judge. Raises InputError for an item to skip."""
+        """Return the tokenized text to predict for. Raises InputError for a text to skip."""
         return item
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
         """Return the results of tokenized texts; each text must come with all its windows.
 
-        Raises InputError for a text without tokens to judge, ModelError for a result that is not
-        finite.
+        Raises InputError for a text without tokens, ModelError for a result that is not finite.
         """
-        head, extra = self.head, self.head.runtime.extra
+        head = self.head
+        is_per_text = HEADS[self.architecture].is_per_text
         for item in batch:
-            if (
-                HEADS[self.architecture].of_whole_texts and not item.length
-            ):  # possible without special tokens
+            if is_per_text and not item.length:  # possible without special tokens
                 raise InputError(
                     f"{item.record.where}: has no tokens",
                     f"leave it out, or give {option('skip_empty')}",
                 )
         refuse_pairs(batch, head.runtime.config)
-        tokens = Tokens.of(extra.added(batch, head.tokenizer))
+        tokens = Tokens.of(head.runtime.extra.added(batch, head.tokenizer))
         outputs = list(head.run(tokens, self.finish))
         refuse_infinite([item.record for item in batch], outputs, "its logits contain")
         results = []
-        for _, same in groupby(zip(batch, outputs, strict=True), key=lambda pair: pair[0].sample):
-            items, values = zip(*same, strict=True)
-            fields = self.fields(items, values)
+        pairs = zip(batch, outputs, strict=True)
+        for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):  # of one text
+            items, window_outputs = zip(*windows, strict=True)
+            fields = self.fields(items, window_outputs)
             cut = sum(item.cut for item in items)
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
-        """Yield the tokens to judge of a run's records, keeping all windows of a record together.
+        """Yield batches of tokenized texts; all windows of a text are in one batch.
 
-        The first parts are small, so that output starts early.
+        The first batches are small, so that output starts early.
         """
-        size = FIRST
+        size = FIRST_WINDOW
         for window in run:
-            rows = [*window]
+            rows = list(window)
             start = 0
             end = len(window)
             for stop in accumulate(window.windows):
                 if stop - start >= size or stop == end:
-                    asked = run.reader.collect(self.ask, rows[start:stop])
-                    run.skipped += stop - start - len(asked)
-                    yield asked
-                    start, size = stop, max(size, 2 * (stop - start))
+                    items = run.reader.collect(self.ask, rows[start:stop])
+                    run.skipped += stop - start - len(items)
+                    yield items
+                    size = max(size, 2 * (stop - start))
+                    start = stop
 
     def stream(self, reader: Reader) -> Stream:
         """Return a pass over the records of a reader."""
@@ -311,20 +312,20 @@ class HeadTask(ABC):
 
 
 class Stream:
-    """One pass of a task over a source. Iterate once; ``tally`` and ``reader`` hold the counts.
+    """One pass of a task over a reader. Iterate once; ``tally`` and ``reader`` hold the counts.
 
     The fields ``consumed`` by the model or the task are not carried to the output.
     """
 
     def __init__(self, task: HeadTask, reader: Reader) -> None:
-        self.task, self.reader, head = task, reader, task.head
-        layout = task.layout
-        window = head.settings.window
+        head = task.head
+        self.task = task
+        self.reader = reader
         self.run = TokenizeRun(
             reader,
             head.tokenizer,
-            layout,
-            window,
+            task.layout,
+            head.settings.window,
             characters=window_characters(head.runtime),
             growing=True,
             prepare=task.prepare,
@@ -334,15 +335,16 @@ class Stream:
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""
-        for part in self.task.encoded(self.run):
-            if results := [*map(self._carrying, self.task.judge(part))]:
+        for batch in self.task.encoded(self.run):
+            results = [self._with_carried_fields(result) for result in self.task.judge(batch)]
+            if results:
                 yield results
 
-    def _carrying(self, result: Result) -> Result:
+    def _with_carried_fields(self, result: Result) -> Result:
         """Return a result whose record has only the carried fields."""
-        extra = result.record.extra or {}
-        others = {name: extra[name] for name in extra if name not in self.consumed}
-        return result._replace(record=result.record._replace(extra=others or None))
+        fields = result.record.extra or {}
+        carried = {name: fields[name] for name in fields if name not in self.consumed}
+        return result._replace(record=result.record._replace(extra=carried or None))
 
 
 def command_of(folder: ModelFolder) -> str:
@@ -351,8 +353,8 @@ def command_of(folder: ModelFolder) -> str:
     return HEADS[architecture].command if architecture in HEADS else ""
 
 
-def origin(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
-    """Return the manifest entries for the source model and for the versions that read it."""
+def source_entries(model: ModelFolder, spec: ModelSpec) -> dict[str, Any]:
+    """Return the manifest entries of the source model, and of the versions used to read it."""
     return {
         "bertcli": __version__,
         "versions": versions("openvino", "tokenizers", "numpy"),

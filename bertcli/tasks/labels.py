@@ -28,6 +28,7 @@ def is_label(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Return True for a finite number, also as text."""
     try:
         return not isinstance(value, bool) and isfinite(float(value))
     except (TypeError, ValueError, OverflowError):
@@ -39,36 +40,38 @@ NUMBER = Check(_is_number, "a number")
 
 
 def label_of(value: Any) -> str:
-    """Return the label that a value of a field means: a number or boolean as JSON writes it."""
+    """Return the value of a field as a label: numbers and booleans as JSON writes them."""
     return value if isinstance(value, str) else str(value).lower()
 
 
 def label_numbers(names: Sequence[str], labels: Collection[str]) -> dict[str, int]:
-    """Return the ids of the labels of a model, by the names that ``labels`` of examples use.
+    """Return the ids of a model's labels, by the names that the ``labels`` of examples have.
 
-    Whole numbers are ids where the model's names are no other than LABEL_0, LABEL_1 ...
+    If the model's ``names`` are LABEL_0, LABEL_1 ..., labels that are whole numbers are ids.
     """
-    unnamed = all(name == f"LABEL_{number}" for number, name in enumerate(names))
-    uses_ids = unnamed and all(label.isdecimal() for label in labels)
+    has_no_names = all(name == f"LABEL_{number}" for number, name in enumerate(names))
+    uses_ids = has_no_names and all(label.isdecimal() for label in labels)
     return {str(number) if uses_ids else name: number for number, name in enumerate(names)}
 
 
 def refuse_other_labels(labels: Collection[str], names: Collection[str]) -> None:
-    """Raise ModelError when no label of the examples is one of the model's."""
+    """Raise ModelError if the model has no label of the examples."""
     if labels and {*names}.isdisjoint(labels):
-        examples = ", ".join(sorted(labels)[:10])
-        model = ", ".join(sorted(names)[:10])
+        listed_labels = ", ".join(sorted(labels)[:10])
+        listed_names = ", ".join(sorted(names)[:10])
         raise ModelError(
-            f"no label of the examples is one of the model's: {examples}",
-            f"the model has: {model}",
+            f"no label of the examples is one of the model's: {listed_labels}",
+            f"the model has: {listed_names}",
         )
 
 
-def classes_loss(logits: Tensor, truth: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
+def classes_loss(
+    logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
+) -> Tensor:
     """Return the summed cross-entropy of logits [n, k]; targets NO_LABEL are ignored."""
     from torch.nn import functional as F
 
-    return F.cross_entropy(logits, truth, weights, reduction="sum", label_smoothing=smoothing)
+    return F.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=smoothing)
 
 
 class NamedLabelTask(HeadLearningTask):
@@ -84,7 +87,7 @@ class NamedLabelTask(HeadLearningTask):
         return label_numbers(config.labels(config.num_labels), labels).keys() == labels
 
     def labels(self, targets: Sequence[Any], source: str) -> list[str]:
-        """Return the labels in the order of their ids; InputError for too few in ``source``."""
+        """Return the labels in the order of their ids. Raises InputError for too few."""
         names = sorted({label for target in targets for label in target})
         if len(names) < self.min_labels:
             raise InputError(
@@ -95,22 +98,24 @@ class NamedLabelTask(HeadLearningTask):
             names = sorted(names, key=int)  # stable: 01 and 1 stay in the order of their names
         return names
 
-    def label_ids(self, examples: Sequence[Example], ids: Mapping[str, int]) -> list[np.ndarray]:
-        """Return the ids of the labels of each example; InputError for an unknown label."""
+    def label_ids(
+        self, examples: Sequence[Example], label_ids: Mapping[str, int]
+    ) -> list[np.ndarray]:
+        """Return the ids of the labels of each example. Raises InputError for unknown labels."""
         targets = []
         for record, labels in examples:
-            unknown = [label for label in labels if label not in ids]
+            unknown = [label for label in labels if label not in label_ids]
             if unknown:
                 raise InputError(
                     f"{record.where}: the label {unknown[0]!r} does not occur in the training data",
-                    f"labels: {', '.join(ids)}",
+                    f"labels: {', '.join(label_ids)}",
                 )
-            targets.append(np.array([ids[label] for label in labels], np.int64))
+            targets.append(np.array([label_ids[label] for label in labels], np.int64))
         return targets
 
     def class_weights(self, targets: Sequence[Any], label_count: int) -> np.ndarray:
         """Return n / (k * occurrences of the label), as scikit-learn's "balanced", [k]."""
-        ids = np.hstack([*targets])
+        ids = np.hstack(list(targets))
         support = np.bincount(ids, minlength=label_count)
         weights = len(ids) / (label_count * np.maximum(support, 1))
         return weights.astype(np.float32)

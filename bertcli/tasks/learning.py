@@ -1,7 +1,7 @@
-"""The interface of a learning task: what a model can be trained on, and evaluated with.
+"""The interface of a learning task, which a model can be trained and evaluated on.
 
-A task says which fields its examples have, how labels become ids, what the loss is, what a
-prediction looks like and which metrics judge it. Each one is an object in the module of its name
+A task defines the fields of its examples, the ids of labels, the loss, the predictions and the
+metrics. Each one is an object in the module of its name
 (`classify`, `multilabel`, `regress`, `tag`, `answer`, `pairs`), and `registry` lists them.
 
 - `TextLearningTask`: a head over whole texts, with logits [n, k]
@@ -41,24 +41,24 @@ class ExampleFields(NamedTuple):
 
     text: str
     pair: str | None
-    target: str  # what is learnt; distinguishes tasks whose texts have the same name
+    target: str  # of the target; distinguishes tasks whose texts have the same name
     needs_pair: bool = False
 
 
 @dataclass(frozen=True)
 class FieldNames:
-    """Names of fields that a user chose; None: the names of the task."""
+    """Names of fields that a user chose; None: the name that the task has."""
 
     text: str | None = None  # of the first text: a text, words, a question or an anchor
     pair: str | None = None  # of the second: a pair, a context or a positive
-    label: str | None = None  # of what is learnt: a label, labels, a score, tags or an answer
+    label: str | None = None  # of the target: a label, labels, a score, tags or an answer
 
     def of(self, fields: ExampleFields) -> ExampleFields:
         """Return the fields of a task with the chosen names."""
         pair = None
         if fields.pair is not None:
             pair = self.pair or fields.pair
-        if fields.target == fields.pair:  # the second text is what is learnt
+        if fields.target == fields.pair:  # the second text is the target
             target = pair or fields.target
         else:
             target = self.label or fields.target
@@ -75,7 +75,7 @@ class Example(NamedTuple):
     target: Any  # depends on the task: labels or tags, a number, an AnswerSpan, a negative text
 
 
-def records_of(examples: Sequence[Example]) -> list[Record]:
+def example_records(examples: Sequence[Example]) -> list[Record]:
     """Return the records of examples."""
     return [example.record for example in examples]
 
@@ -108,12 +108,12 @@ class LearningTask(ABC):
 
     @abstractmethod
     def recognises(self, text: Any, label: Any) -> bool:
-        """Return True if an example with this text and this label may be one of this task."""
+        """Return True if an example with this text and label can be an example of the task."""
 
     def texts(self, fields: JsonObject, names: ExampleFields) -> tuple[Any, str | None]:
         """Return the text and the pair of an example.
 
-        InputError for a missing text, and for a missing pair if the task needs one.
+        Raises InputError for a missing text, and for a missing pair if the task needs one.
         """
         text = fields.needed(names.text, TEXT)
         pair = None
@@ -125,7 +125,7 @@ class LearningTask(ABC):
 
     @abstractmethod
     def target(self, fields: JsonObject, names: ExampleFields) -> Any:
-        """Return what an example teaches; InputError for another type of value."""
+        """Return the target of an example. Raises InputError for another type of value."""
 
     def split_key(self, example: Example) -> str:
         """Return the text that must not be in both the training and the held-out examples."""
@@ -134,11 +134,17 @@ class LearningTask(ABC):
     # labels
 
     def labels(self, targets: Sequence[Any], source: str) -> list[str]:
-        """Return the labels in the order of their ids; InputError for too few in ``source``."""
-        return [*self.fixed_labels]
+        """Return the labels in the order of their ids.
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> Any:
-        """Return the targets of examples as the loss needs them; InputError for unknown labels."""
+        ``source`` is the name of the input. Raises InputError for too few labels.
+        """
+        return list(self.fixed_labels)
+
+    def targets(self, examples: Sequence[Example], label_ids: Mapping[str, int]) -> Any:
+        """Return the targets of examples as the loss takes them.
+
+        Raises InputError for labels that are not in ``label_ids``.
+        """
         return [example.target for example in examples]
 
     def can_learn(self, targets: Any, rows: Any) -> bool:
@@ -148,22 +154,25 @@ class LearningTask(ABC):
     # training
 
     def layout(self, layout: Layout, max_length: int | None) -> Layout:
-        """Return how the texts become tokens: whole texts, or windows."""
+        """Return the layout of the tokens: of whole texts, or of windows."""
         return layout
 
-    def learnt(self, label_count: int) -> str:
-        """Return what a new head predicts, for a note."""
+    def outputs_of_head(self, label_count: int) -> str:
+        """Return what a new head predicts, such as "3 labels", for a note."""
         return counted(label_count, "label")
 
     # evaluation
 
     @abstractmethod
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
-        """Return a model's predictions beside the truth; ModelError for a model without any."""
+        """Return a model's predictions, with the targets of the examples.
+
+        Raises ModelError for a model that cannot predict them.
+        """
 
 
 class HeadLearningTask(LearningTask):
-    """A task that a head over a BERT learns."""
+    """A task of a head on a BERT."""
 
     architecture: ClassVar[str]  # class of the head
     problem_type: ClassVar[str | None] = None  # of config.json
@@ -174,7 +183,7 @@ class HeadLearningTask(LearningTask):
 
     @abstractmethod
     def keeps_head(self, config: BertConfig, labels: set[str]) -> bool:
-        """Return True if training starts from a model's own head: one for the same labels."""
+        """Return True if training starts from the head of the model: it has the same labels."""
 
     def class_weights(self, targets: Sequence[Any], label_count: int) -> np.ndarray:
         """Return weights [k] with which rare labels count as much as common ones."""
@@ -192,13 +201,13 @@ class TextLearningTask(HeadLearningTask):
 
     @abstractmethod
     def loss(
-        self, logits: Tensor, truth: Tensor, weights: Tensor | None, smoothing: float
+        self, logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
     ) -> Tensor:
         """Return the sum of the losses of texts from their logits [n, k]."""
 
     @abstractmethod
-    def predictions(self, truth: np.ndarray, logits: Tensor) -> Predictions:
-        """Return what logits [n, k] predict, beside the truth."""
+    def predictions(self, targets: np.ndarray, logits: Tensor) -> Predictions:
+        """Return the predictions from logits [n, k], with the targets."""
 
 
 class TokenLearningTask(HeadLearningTask):
@@ -216,7 +225,7 @@ class TokenLearningTask(HeadLearningTask):
     def loss(
         self,
         logits: Tensor,
-        truth: Tensor,
+        targets: Tensor,
         lengths: Sequence[int],
         weights: Tensor | None,
         smoothing: float,
@@ -224,33 +233,35 @@ class TokenLearningTask(HeadLearningTask):
         """Return the sum of the losses of windows with these lengths, from logits [T, k]."""
 
     @abstractmethod
-    def truth(self, targets: Any, labels: Sequence[str]) -> list[Any]:
-        """Return the truth of each text as metrics read it."""
+    def metric_targets(self, targets: Any, labels: Sequence[str]) -> list[Any]:
+        """Return the targets of texts as the metrics take them, such as names of tags."""
 
     @abstractmethod
     def predictions(
-        self, truth: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
+        self, targets: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
     ) -> Predictions:
-        """Return what the logits of all windows of texts predict, beside the truth."""
+        """Return the predictions from the logits of all windows of texts, with the targets."""
 
 
 class PairLearningTask(LearningTask):
-    """A task whose result is a model for vectors, learnt from pairs of texts."""
+    """A task of an embedding model, which is trained on pairs of texts."""
 
     name = "embed"
     takes_extra_ids = False
     impossible_if_frozen = "train vectors"
 
     def negative(self, target: Any) -> str | None:
-        """Return the text of an example that does not belong to its pair, if there is one."""
+        """Return the negative text of an example, or None."""
         return None
 
     @abstractmethod
-    def loss(self, left: Tensor, right: Tensor, negatives: Tensor, truth: Tensor | None) -> Tensor:
+    def loss(
+        self, left: Tensor, right: Tensor, negatives: Tensor, targets: Tensor | None
+    ) -> Tensor:
         """Return the sum of the losses of pairs of unit vectors, [n, D] each; negatives [m, D]."""
 
     @abstractmethod
     def metrics(
-        self, left: np.ndarray, right: np.ndarray, truth: np.ndarray | None
+        self, left: np.ndarray, right: np.ndarray, targets: np.ndarray | None
     ) -> dict[str, float]:
         """Return the metrics of unit vectors of pairs, [n, D] each."""

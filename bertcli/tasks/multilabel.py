@@ -1,4 +1,4 @@
-"""Several labels of a text, each of which may hold."""
+"""Multi-label classification: any number of labels for each text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MultiLabelTask(NamedLabelTask, TextLearningTask):
         return isinstance(label, list) and not isinstance(text, list)
 
     def target(self, fields: JsonObject, names: ExampleFields) -> list[str]:
-        """Return the labels of an example; in a CSV file they are JSON, or divided by commas."""
+        """Return the labels of an example; in CSV, they are JSON or separated by commas."""
         value = fields.get(names.target)
         if isinstance(value, str):
             is_json = value[:1] == "["
@@ -47,10 +47,10 @@ class MultiLabelTask(NamedLabelTask, TextLearningTask):
         labels = fields.needed(names.target, LABELS)
         return [*dict.fromkeys(label_of(label) for label in labels if label != "")]
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> np.ndarray:
-        """Return 1 for each label that holds, [n, k]."""
-        targets = np.zeros((len(examples), len(ids)), np.float32)
-        for row, labels in zip(targets, self.label_ids(examples, ids), strict=True):
+    def targets(self, examples: Sequence[Example], label_ids: Mapping[str, int]) -> np.ndarray:
+        """Return 1 for each label of a text, [n, k]."""
+        targets = np.zeros((len(examples), len(label_ids)), np.float32)
+        for row, labels in zip(targets, self.label_ids(examples, label_ids), strict=True):
             row[labels] = 1
         return targets
 
@@ -65,27 +65,29 @@ class MultiLabelTask(NamedLabelTask, TextLearningTask):
         return targets.size or 1
 
     def loss(
-        self, logits: Tensor, truth: Tensor, weights: Tensor | None, smoothing: float
+        self, logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
     ) -> Tensor:
-        """Return the summed binary cross-entropy; ``weights`` are those of labels that hold."""
+        """Return the summed binary cross-entropy; ``weights`` [k] are those of the targets of 1."""
         from torch.nn import functional as F
 
-        smoothed = truth * (1 - smoothing) + smoothing / 2
+        smoothed = targets * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(
             logits, smoothed, pos_weight=weights, reduction="sum"
         )
 
-    def predictions(self, truth: np.ndarray, logits: Tensor) -> LabelPredictions:
-        """Return the labels with a score from LIKELY on."""
-        return LabelPredictions(truth > LIKELY, logits.sigmoid().numpy() >= LIKELY)
+    def predictions(self, targets: np.ndarray, logits: Tensor) -> LabelPredictions:
+        """Return the labels with a score of at least `LIKELY`."""
+        return LabelPredictions(targets > LIKELY, logits.sigmoid().numpy() >= LIKELY)
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
-        """Return the labels that a classifier predicts, with those that only the examples have."""
-        scores, ids, _ = class_scores(model, examples)
-        truth = np.array([[label in example.target for label in ids] for example in examples])
-        predicted = np.zeros_like(truth)
+        """Return the labels that a classifier predicts. It may lack labels of the examples."""
+        scores, label_ids, _ = class_scores(model, examples)
+        targets = np.array(
+            [[label in example.target for label in label_ids] for example in examples]
+        )
+        predicted = np.zeros_like(targets)
         predicted[:, : scores.shape[1]] = scores >= LIKELY
-        return Evaluation(self.name, len(examples), LabelPredictions(truth, predicted))
+        return Evaluation(self.name, len(examples), LabelPredictions(targets, predicted))
 
 
 MULTILABEL = MultiLabelTask()

@@ -1,4 +1,4 @@
-"""The models that tasks need, none of which is the default one, and where to get them."""
+"""The models that tasks need in place of the default model, and where to get them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ class NeededModel(NamedTuple):
 
     command: str
     model: str
-    made_by: str  # the command that makes one, if there is one
-    example: str  # on the hub
+    trained_by: str  # the command that trains one, or ""
+    example: str  # name of one on the hub
 
     @property
     def origin(self) -> str:
         """Where to get one, for a hint."""
-        made = f"a folder from `{self.made_by}`" if self.made_by else "a folder that has one"
-        return f"{made}, or on the hub for example {self.example}"
+        folder = "a folder that has one"
+        if self.trained_by:
+            folder = f"a folder from `{self.trained_by}`"
+        return f"{folder}, or on the hub for example {self.example}"
 
 
 NEEDED_MODELS = {

@@ -1,4 +1,4 @@
-"""Whether the second of two sentences follows the first. Source: BERT, section 3.1, Task #2."""
+"""Next sentence prediction. Source: BERT, section 3.1, Task #2."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NextSentencePredictor(HeadTask):
 
     @property
     def blank(self) -> dict[str, Any]:
-        """A result as an example."""
+        """An example result."""
         return {"is_next": 0.0, "not_next": 0.0}
 
     def ask(self, item: Encoded) -> Encoded:
-        """Return a pair. InputError for a text without one."""
+        """Return the item. Raises InputError for a text without a pair."""
         if item.record.pair is None:
             raise InputError(
                 f"{item.record.where}: no second sentence",
@@ -35,5 +35,5 @@ class NextSentencePredictor(HeadTask):
         return item
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return how likely the second sentence follows the first."""
+        """Return the probabilities that the second sentence follows the first, and that not."""
         return dict(zip(self.blank, softmax(outputs[0]).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Vectors of pairs of texts: near where two belong together, or as near as a score says.
+"""Vectors of pairs of texts, whose cosines are high for related texts or follow scores.
 
 Sources: sentence-transformers' MultipleNegativesRankingLoss (Henderson et al., 2017) and CoSENTLoss
 (Su, 2022), with their scale.
@@ -28,7 +28,7 @@ TEXTS_PER_BLOCK = 1024  # texts that are compared with all others at once
 
 
 class ContrastTask(PairLearningTask):
-    """Learn that the texts of a pair belong together, and those of other pairs do not."""
+    """Learn vectors that are similar for the texts of a pair, and not for texts of other pairs."""
 
     fields = ExampleFields("anchor", "positive", "positive", needs_pair=True)
 
@@ -44,14 +44,16 @@ class ContrastTask(PairLearningTask):
         """Return the negative text."""
         return target
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> None:
-        """Return nothing: all pairs belong together."""
+    def targets(self, examples: Sequence[Example], label_ids: Mapping[str, int]) -> None:
+        """Return None: all pairs are positive."""
         return
 
-    def loss(self, left: Tensor, right: Tensor, negatives: Tensor, truth: Tensor | None) -> Tensor:
-        """Return the summed cross-entropy of finding the other text of each pair.
+    def loss(
+        self, left: Tensor, right: Tensor, negatives: Tensor, targets: Tensor | None
+    ) -> Tensor:
+        """Return the summed cross-entropy of finding the right text of each left one.
 
-        It is looked for among those of all pairs and the negatives.
+        The candidates are the right texts of all pairs and the negatives.
         """
         import torch
         from torch.nn import functional as F
@@ -61,7 +63,7 @@ class ContrastTask(PairLearningTask):
         return F.cross_entropy(SCALE * cosines, partners, reduction="sum")
 
     def metrics(
-        self, left: np.ndarray, right: np.ndarray, truth: np.ndarray | None
+        self, left: np.ndarray, right: np.ndarray, targets: np.ndarray | None
     ) -> dict[str, float]:
         """Return the share of texts whose nearest text is their partner."""
         count = len(left)
@@ -72,7 +74,7 @@ class ContrastTask(PairLearningTask):
         return {"accuracy": float((np.concatenate(nearest) == np.arange(count)).mean())}
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
-        """Raise ModelError: there is nothing to compare with."""
+        """Raise ModelError: the examples have no scores to compare with."""
         raise ModelError(
             "anchors and positives have no score to compare with",
             f"give text, pair and score, or {option('queries')}, {option('corpus')} and "
@@ -94,31 +96,33 @@ class SimilarityTask(PairLearningTask):
         """Return the score of an example."""
         return float(fields.needed(names.target, NUMBER))
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> np.ndarray:
+    def targets(self, examples: Sequence[Example], label_ids: Mapping[str, int]) -> np.ndarray:
         """Return the scores, [n]."""
         return np.array([example.target for example in examples], np.float32)
 
-    def loss(self, left: Tensor, right: Tensor, negatives: Tensor, truth: Tensor | None) -> Tensor:
-        """Return the loss of pairs of pairs in the wrong order, times the number of pairs."""
+    def loss(
+        self, left: Tensor, right: Tensor, negatives: Tensor, targets: Tensor | None
+    ) -> Tensor:
+        """Return the loss of pairs of pairs whose cosines are in the wrong order, times n."""
         import torch
 
-        assert truth is not None
+        assert targets is not None
         cosines = SCALE * (left * right).sum(-1)
         excess = cosines[:, None] - cosines  # [i, j]: how much nearer pair i is than pair j
-        wrong = excess[truth[:, None] < truth]
+        wrong = excess[targets[:, None] < targets]
         return torch.cat([wrong.new_zeros(1), wrong]).logsumexp(0) * len(left)
 
     def metrics(
-        self, left: np.ndarray, right: np.ndarray, truth: np.ndarray | None
+        self, left: np.ndarray, right: np.ndarray, targets: np.ndarray | None
     ) -> dict[str, float]:
         """Return the correlations of cosines and scores."""
-        assert truth is not None
+        assert targets is not None
         cosines = (left * right).sum(1)
-        metrics = ScorePredictions(truth.astype(np.float64), cosines).metrics()
+        metrics = ScorePredictions(targets.astype(np.float64), cosines).metrics()
         return {name: metrics[name] for name in ("spearman", "pearson")}
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
-        """Return the cosines of the vectors of pairs; ModelError for a text without a pair."""
+        """Return the cosines of pairs. Raises ModelError for a text without a pair."""
         left = []
         right = []
         for record, _ in examples:
@@ -131,8 +135,8 @@ class SimilarityTask(PairLearningTask):
             right.append(record._replace(text=record.pair, pair=None))
         vectors = unit(model.vectors([*left, *right]))
         cosines = (vectors[: len(left)] * vectors[len(left) :]).sum(1)
-        truth = np.array([example.target for example in examples], np.float64)
-        return Evaluation(self.name, len(examples), ScorePredictions(truth, cosines))
+        targets = np.array([example.target for example in examples], np.float64)
+        return Evaluation(self.name, len(examples), ScorePredictions(targets, cosines))
 
 
 CONTRAST = ContrastTask()

@@ -1,4 +1,4 @@
-"""The learning tasks by their names.
+"""The learning tasks, by name.
 
 named_tasks("classify")  # (CLASSIFY,)
 named_tasks("embed")     # (CONTRAST, SIMILARITY): two tasks with other fields
@@ -14,7 +14,7 @@ from bertcli.tasks.pairs import CONTRAST, SIMILARITY
 from bertcli.tasks.regress import REGRESS
 from bertcli.tasks.tag import TAG
 
-# In the order in which messages list them; the first that fits is chosen.
+# Messages list them in this order; the first one whose label fits is chosen.
 LEARNING_TASKS: tuple[LearningTask, ...] = (
     CLASSIFY,
     MULTILABEL,
@@ -28,7 +28,7 @@ TASK_NAMES = tuple(dict.fromkeys(task.name for task in LEARNING_TASKS))
 
 
 def named_tasks(name: str | None) -> tuple[LearningTask, ...]:
-    """Return the tasks of this name; without a name, those that fields alone can choose."""
+    """Return the tasks of this name; without a name, those that are inferred from fields."""
     if name is None:
         return tuple(task for task in LEARNING_TASKS if task.is_default)
     return tuple(task for task in LEARNING_TASKS if task.name == name)

@@ -1,4 +1,4 @@
-"""A score of a text or a pair, such as its relevance."""
+"""Regression: a score for each text or pair, such as its relevance."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class RegressionTask(TextLearningTask):
         """Return the score of an example."""
         return float(fields.needed(names.target, NUMBER))
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> np.ndarray:
+    def targets(self, examples: Sequence[Example], label_ids: Mapping[str, int]) -> np.ndarray:
         """Return the scores, [n]."""
         return np.array([example.target for example in examples], np.float32)
 
     def configured(self, config: BertConfig) -> BertConfig:
-        """Return a config that says that the logits are the scores."""
+        """Return a config whose activation is the identity: logits are scores."""
         activation = {"activation_fn": IDENTITY}
         other = {**config.other, "sentence_transformers": activation}
         return replace(super().configured(config), other=other)
@@ -53,29 +53,29 @@ class RegressionTask(TextLearningTask):
         """Return True for a head with one output."""
         return self.architecture in config.architectures and config.num_labels == 1
 
-    def learnt(self, label_count: int) -> str:
+    def outputs_of_head(self, label_count: int) -> str:
         """Return what a new head predicts, for a note."""
         return "scores"
 
     def loss(
-        self, logits: Tensor, truth: Tensor, weights: Tensor | None, smoothing: float
+        self, logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
     ) -> Tensor:
         """Return the sum of the squared errors."""
         from torch.nn import functional as F
 
-        return F.mse_loss(logits.squeeze(-1), truth, reduction="sum")
+        return F.mse_loss(logits.squeeze(-1), targets, reduction="sum")
 
-    def predictions(self, truth: np.ndarray, logits: Tensor) -> ScorePredictions:
+    def predictions(self, targets: np.ndarray, logits: Tensor) -> ScorePredictions:
         """Return the logits as scores."""
-        return ScorePredictions(truth, logits.numpy()[:, 0])
+        return ScorePredictions(targets, logits.numpy()[:, 0])
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
         """Return the scores of a head with one output, else the cosines of an embedding model."""
         if not model.has_one_score:
             return SIMILARITY.evaluate(model, examples)
         scores, _ = scores_of_labels(model, examples)
-        truth = np.array([example.target for example in examples], np.float64)
-        return Evaluation(self.name, len(examples), ScorePredictions(truth, scores[:, 0]))
+        targets = np.array([example.target for example in examples], np.float64)
+        return Evaluation(self.name, len(examples), ScorePredictions(targets, scores[:, 0]))
 
 
 REGRESS = RegressionTask()

@@ -1,4 +1,4 @@
-"""Texts in the order of their relevance to a query, by the scores of a cross-encoder.
+"""Rank texts by relevance to a query, by the scores of a cross-encoder.
 
     best = ranked(Reranker(head, query="late delivery").stream(reader), top_k=10)
     best[0].fields["score"]
@@ -55,24 +55,24 @@ class Reranker(Classifier):
             )
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Return texts as pairs of the query."""
+        """Return pairs of the query and each text."""
         pairs = [record._replace(text=self.query, pair=record.text) for record in records]
         return super().prepare(pairs)
 
 
 def ranked(windows: Iterable[Sequence[Result]], top_k: int | None = None) -> list[Result]:
-    """Return the results with the highest scores, of all or ``top_k``; equals in their order."""
+    """Return the ``top_k`` or all results, highest score first; ties stay in their order."""
     results = chain.from_iterable(windows)
-    most = sys.maxsize if top_k is None else top_k
-    return nlargest(most, results, key=lambda result: result.fields["score"])
+    count = sys.maxsize if top_k is None else top_k
+    return nlargest(count, results, key=lambda result: result.fields["score"])
 
 
 def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
-    """Return what is written of a text; in a table every row says what was truncated."""
+    """Return the output row of a text. With ``flat``, for tables, it always has `truncated`."""
     scores = rounded(result.fields)
     row = corpus_row(result)
-    key = row if result.record.id is None else result.record.id
-    hit = {"row": row, "id": key, **scores, "text": result.record.text}
+    hit_id = row if result.record.id is None else result.record.id
+    hit = {"row": row, "id": hit_id, **scores, "text": result.record.text}
     if flat or result.cut:
         hit["truncated"] = result.cut
     fields = result.record.extra or {}
@@ -80,6 +80,6 @@ def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
 
 
 def corpus_row(result: Result) -> Any:
-    """Return the row of a text in the corpus that was searched, or else among the texts."""
+    """Return the row of a text in the corpus of a search, else its index among the texts."""
     row = (result.record.extra or {}).get("row", result.sample)
     return int(row) if isinstance(row, str) and row.isdecimal() else row  # text in CSV

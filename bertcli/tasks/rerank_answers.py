@@ -1,4 +1,4 @@
-"""Search results in the order of a cross-encoder's scores.
+"""Reorder search results by the scores of a cross-encoder.
 
     rerank = AnswerReranker(Reranker(head), top_k=10)
     for answers in rerank(search.answering(queries.blocks())): ...
@@ -21,12 +21,12 @@ from bertcli.retrieval.search import Answer
 from bertcli.tasks.rerank import Reranker
 from bertcli.tokenizing.run import TokenCounts
 
-RETRIEVAL_SCORE = "retrieval_score"  # of a hit: its score before
+RETRIEVAL_SCORE = "retrieval_score"  # field of a hit: its score before reranking
 
 
 @dataclass
 class AnswerReranker:
-    """Returns the best ``top_k`` hits of each answer, with scores from ``threshold`` on."""
+    """Keeps the best ``top_k`` hits of each answer, with a score of at least ``threshold``."""
 
     reranker: Reranker
     top_k: int
@@ -34,7 +34,7 @@ class AnswerReranker:
     tally: TokenCounts = field(default_factory=TokenCounts)
 
     def __call__(self, batches: Iterable[list[Answer]]) -> Iterator[list[Answer]]:
-        """Yield the answers with their hits in another order, as they come."""
+        """Yield batches of answers with their hits reordered."""
         for answers in batches:
             yield [answer._replace(hits=self._best(answer)) for answer in answers]
 

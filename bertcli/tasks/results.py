@@ -33,24 +33,22 @@ def row(result: Result) -> dict[str, Any]:
 
 
 def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield the table rows of a result: one per item of its list, or one.
-
-    All have the same columns.
+    """Yield the table rows of a result, with the same columns: one per item of its list, or one.
 
     A mapping becomes one column per key.
     """
-    single: dict[str, Any] = {"id": result.id}
+    shared: dict[str, Any] = {"id": result.id}
     items: list[Mapping[str, Any]] = [{}]
     for name, value in rounded(result.fields).items():
         match value:
             case list():
                 items = value
             case Mapping():
-                single |= {f"{name}.{inner}": number for inner, number in value.items()}
+                shared |= {f"{name}.{key}": number for key, number in value.items()}
             case _:
-                single[name] = value
+                shared[name] = value
     for item in items:
-        fields = {**single, **item, "truncated": result.cut}
+        fields = {**shared, **item, "truncated": result.cut}
         yield fields | (result.record.extra or {})
 
 
@@ -60,26 +58,31 @@ def tabular(
     reader: Reader,
     consumed: frozenset[str] = frozenset(),
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of each batch. If no result has any, yield the header of the table.
+    """Yield the table rows of each batch. If there are none, yield the header of the table.
 
     ``blank`` are the fields of an example result, with one item in its list; fields ``consumed`` by
     the task are not carried.
     """
-    first = None
-    empty = True
+    first_result = None
+    is_empty = True
     for batch in batches:
-        rows = [line for result in batch for line in flat_rows(result)]
-        first = first or batch[0]
-        empty = empty and not rows
+        rows: list[dict[str, Any]] = []
+        for result in batch:
+            rows += flat_rows(result)
+        first_result = first_result or batch[0]
+        is_empty = is_empty and not rows
         yield rows
-    if empty:
-        others = reader.fields.carried if reader.fields else ()
-        extra = {name: None for name in others if name not in consumed}
-        record = first.record if first else Record("", extra=extra)
-        yield [TableHeader(line) for line in flat_rows(Result(record, 0, blank))]
+    if is_empty:
+        carried = reader.fields.carried if reader.fields else ()
+        fields = {name: None for name in carried if name not in consumed}
+        record = first_result.record if first_result else Record("", extra=fields)
+        yield [TableHeader(row) for row in flat_rows(Result(record, 0, blank))]
 
 
 def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:
-    """Return the names of the output fields of such results, which no carried field may have."""
+    """Return the fields of the output, whose names no carried field may have.
+
+    ``blank`` are the fields of an example result; ``flat`` is True for tables.
+    """
     result = Result(Record(""), 0, blank, cut=1)
     return frozenset({"id"}.union(*(flat_rows(result) if flat else [row(result)])))

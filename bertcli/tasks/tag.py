@@ -25,7 +25,13 @@ from bertcli.io.typed_json import TEXTS, JsonObject
 from bertcli.records.record import words
 from bertcli.tasks.head import HeadTask
 from bertcli.tasks.labels import NO_LABEL, NamedLabelTask, classes_loss, refuse_other_labels
-from bertcli.tasks.learning import Evaluation, Example, ExampleFields, TokenLearningTask, records_of
+from bertcli.tasks.learning import (
+    Evaluation,
+    Example,
+    ExampleFields,
+    TokenLearningTask,
+    example_records,
+)
 from bertcli.tasks.metrics import TagPredictions
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 Aggregation: TypeAlias = Literal["simple", "none", "first", "average", "max"]
-SHARED = 4  # windows of split words overlap by 1 / SHARED of their tokens
+STRIDE_DIVISOR = 4  # windows of split words share a quarter of their tokens
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Piece:
         return float(self.scores.max())
 
 
-def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
+def token_pieces(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the tokens of a text without special tokens; spans are offsets in the text.
 
     For a text that is split into words, spans are offsets in the words joined by blanks. Tokens of
@@ -74,52 +80,54 @@ def pieces_of(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterat
     if not isinstance(text, str):
         starts = [*accumulate((len(word) + 1 for word in text), initial=0)]
         text = " ".join(text)
-    unseen = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
-    marked = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
+    unknown_id = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
+    continuing_prefix = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
     columns = (item.columns[name] for name in ("input_ids", *COLUMNS))
-    for at, (index, (start, end), word, sequence) in enumerate(zip(*columns, strict=True)):
+    for position, (index, (start, end), word, sequence) in enumerate(zip(*columns, strict=True)):
         if sequence != 0:
             continue
         if starts is not None and word is not None:
             start = start + starts[word]
             end = end + starts[word]
-        if index == unseen:
-            yield Piece(text[start:end], scores[at], start, end, at)
+        if index == unknown_id:
+            yield Piece(text[start:end], scores[position], start, end, position)
             continue
         token = str(tokenizer.core.id_to_token(index))
-        if marked:  # "##ing" is longer than its span
+        if continuing_prefix:  # "##ing" is longer than its span
             continues = len(token) != end - start
         else:
             continues = start > 0 and " " not in text[start - 1 : start + 1]
-        yield Piece(token, scores[at], start, end, at, continues)
+        yield Piece(token, scores[position], start, end, position, continues)
 
 
-def grouped(pieces: Iterable[Piece], begins: Callable[[Piece, Piece], bool]) -> list[list[Piece]]:
-    """Return groups of consecutive pieces; ``begins`` returns True if a piece starts a new group.
+def consecutive_groups(
+    pieces: Iterable[Piece], starts_group: Callable[[Piece, Piece], bool]
+) -> list[list[Piece]]:
+    """Return groups of consecutive pieces; ``starts_group`` decides where.
 
-    Its arguments are the previous piece and the piece.
+    Its arguments are the previous piece and the piece, which may start a new group.
     """
     groups: list[list[Piece]] = []
     for piece in pieces:
-        if not groups or begins(groups[-1][-1], piece):
+        if not groups or starts_group(groups[-1][-1], piece):
             groups.append([])
         groups[-1].append(piece)
     return groups
 
 
-def without_overlap(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_overlaps(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return entities without overlap between windows.
 
     Of overlapping entities the longest is kept, of equally long ones that with the best score.
     """
-    chosen: list[dict[str, Any]] = []
+    kept: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda entity: entity["start"]):
-        if chosen and entity["start"] < chosen[-1]["end"]:
-            pair = chosen[-1], entity
-            chosen[-1] = max(pair, key=lambda e: (e["end"] - e["start"], e["score"]))
+        if kept and entity["start"] < kept[-1]["end"]:
+            overlapping = (kept[-1], entity)
+            kept[-1] = max(overlapping, key=lambda e: (e["end"] - e["start"], e["score"]))
         else:
-            chosen.append(entity)
-    return chosen
+            kept.append(entity)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -163,20 +171,23 @@ class Tagger(HeadTask):
             for item, logits in zip(items, outputs, strict=True)
             for entity in self._entities(item, softmax(logits))
         ]
-        return {"entities": without_overlap(entities) if len(items) > 1 else entities}
+        return {"entities": without_overlaps(entities) if len(items) > 1 else entities}
 
     def _entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
         """Return the entities of one window from its scores [L, labels], in text order."""
-        pieces: Iterable[Piece] = pieces_of(item, scores, self.head.tokenizer)
+        pieces: Iterable[Piece] = token_pieces(item, scores, self.head.tokenizer)
         if self.aggregation == "none":
             tokens = map(self._token, pieces)
             return [token for token in tokens if token["entity"] not in self.ignored]
         if self.aggregation != "simple":
-            pieces = map(self._word, grouped(pieces, lambda _, piece: not piece.continues))
-        entities = map(self._entity, grouped(pieces, self._begins))
+            pieces = map(
+                self._word, consecutive_groups(pieces, lambda _, piece: not piece.continues)
+            )
+        entities = map(self._entity, consecutive_groups(pieces, self._starts_entity))
         return [entity for entity in entities if entity["entity_group"] not in self.ignored]
 
     def _token(self, piece: Piece) -> dict[str, Any]:
+        """Return the output of a token, for --aggregation none."""
         return {
             "entity": self.head.labels[piece.best],
             "score": piece.score,
@@ -198,16 +209,18 @@ class Tagger(HeadTask):
         text = self._text([piece.word for piece in pieces])
         return replace(pieces[0], word=text, scores=scores, end=pieces[-1].end)
 
-    def _begins(self, last: Piece, piece: Piece) -> bool:
-        """Return True if a piece starts an entity: it has another label, or is marked B-."""
-        begins, kind = self._tag(piece)
-        return begins or kind != self._tag(last)[1]
+    def _starts_entity(self, previous: Piece, piece: Piece) -> bool:
+        """Return True if a piece starts an entity: it has another type, or its label is B-."""
+        is_start, entity_type = self._parsed_label(piece)
+        return is_start or entity_type != self._parsed_label(previous)[1]
 
-    def _tag(self, piece: Piece) -> tuple[bool, str]:
+    def _parsed_label(self, piece: Piece) -> tuple[bool, str]:
+        """Return True for a label B-, and the entity type of the label."""
         label = self.head.labels[piece.best]
         return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
     def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the output of an entity, from its tokens or words."""
         return {
             "entity_group": self.head.labels[pieces[0].best].split("-", 1)[-1],
             "score": float(np.mean([piece.score for piece in pieces])),
@@ -217,6 +230,7 @@ class Tagger(HeadTask):
         }
 
     def _text(self, words: list[str]) -> str:
+        """Return tokens joined to a text, as the tokenizer decodes them."""
         decoder = self.head.tokenizer.core.decoder
         return decoder.decode(words) if decoder else " ".join(words)
 
@@ -242,7 +256,7 @@ def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]
     """
     items = [item for item, _ in windows]
     tags = ["O"] * len(items[0].record.text)
-    for (_, logits), first_tokens in zip(windows, own_words(items), strict=True):
+    for (_, logits), first_tokens in zip(windows, first_tokens_of_windows(items), strict=True):
         for word, token in first_tokens.items():
             tags[word] = labels[int(logits[token].argmax())]
     return tags
@@ -251,14 +265,14 @@ def tags_of(windows: Sequence[tuple[Encoded, np.ndarray]], labels: Sequence[str]
 def word_windows(layout: Layout) -> Layout:
     """Return the layout of windows, as long as the layout's texts, over sentences of words."""
     columns = (*layout.columns, "word_ids")
-    stride = (layout.max_length or 0) // SHARED
+    stride = (layout.max_length or 0) // STRIDE_DIVISOR
     return replace(layout, columns=columns, overflowing=True, stride=stride)
 
 
-def own_words(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
-    """Yield word -> position of its first token for each window; each word of a text occurs once.
+def first_tokens_of_windows(items: Sequence[Encoded]) -> Iterator[dict[int, int]]:
+    """Yield the position of the first token of each word, by word, for each window.
 
-    A word belongs to the first window that contains it, because its first token is there.
+    Each word of a text occurs once: in the first window that contains it.
     """
     for _, windows in groupby(items, key=lambda item: item.sample):
         seen: set[int] = set()
@@ -304,11 +318,13 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
             raise InputError(f"{fields.source}: {word_count}, but {tag_count}", SKIP)
         return tags
 
-    def targets(self, examples: Sequence[Example], ids: Mapping[str, int]) -> list[np.ndarray]:
+    def targets(
+        self, examples: Sequence[Example], label_ids: Mapping[str, int]
+    ) -> list[np.ndarray]:
         """Return the tag ids of the words of each text."""
-        return self.label_ids(examples, ids)
+        return self.label_ids(examples, label_ids)
 
-    def learnt(self, label_count: int) -> str:
+    def outputs_of_head(self, label_count: int) -> str:
         """Return the plural noun for the outputs of a new head, for a note."""
         return counted(label_count, "tag")
 
@@ -319,7 +335,9 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
     def window_targets(self, windows: Sequence[Encoded], targets: Any) -> np.ndarray:
         """Return the tag ids of window tokens, an array of arrays; NO_LABEL for most tokens."""
         labels = np.empty(len(windows), object)
-        for row, (window, first_tokens) in enumerate(zip(windows, own_words(windows), strict=True)):
+        for row, (window, first_tokens) in enumerate(
+            zip(windows, first_tokens_of_windows(windows), strict=True)
+        ):
             tags = targets[window.sample]
             labels[row] = np.full(window.length, NO_LABEL)
             labels[row][[*first_tokens.values()]] = tags[[*first_tokens]]
@@ -332,35 +350,35 @@ class TaggingTask(NamedLabelTask, TokenLearningTask):
     def loss(
         self,
         logits: Tensor,
-        truth: Tensor,
+        targets: Tensor,
         lengths: Sequence[int],
         weights: Tensor | None,
         smoothing: float,
     ) -> Tensor:
         """Return the summed cross-entropy of the tokens that have a tag."""
-        return classes_loss(logits, truth, weights, smoothing)
+        return classes_loss(logits, targets, weights, smoothing)
 
-    def truth(self, targets: Any, labels: Sequence[str]) -> list[list[str]]:
+    def metric_targets(self, targets: Any, labels: Sequence[str]) -> list[list[str]]:
         """Return the tags of each text."""
         names = np.array(labels, object)
         return [names[ids].tolist() for ids in targets]
 
     def predictions(
-        self, truth: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
+        self, targets: Sequence[Any], texts: Sequence[Sequence[Window]], labels: Sequence[str]
     ) -> TagPredictions:
         """Return the tags with the largest logits."""
-        return TagPredictions(truth, [tags_of(windows, labels) for windows in texts])
+        return TagPredictions(targets, [tags_of(windows, labels) for windows in texts])
 
     def evaluate(self, model: EvaluatedModel, examples: Sequence[Example]) -> Evaluation:
         """Return the tags that a tagger predicts.
 
         Raises ModelError if the model has none of the tags.
         """
-        results, names = model.predicted(WordTagger, records_of(examples))
-        truth = [example.target for example in examples]
-        refuse_other_labels({tag for tags in truth for tag in tags}, names)
+        results, names = model.predictions(WordTagger, example_records(examples))
+        targets = [example.target for example in examples]
+        refuse_other_labels({tag for tags in targets for tag in tags}, names)
         predicted = [fields["tags"] for fields in results]
-        return Evaluation(self.name, len(examples), TagPredictions(truth, predicted))
+        return Evaluation(self.name, len(examples), TagPredictions(targets, predicted))
 
 
 def _words_in(fields: JsonObject, name: str) -> list[str]:

@@ -1,15 +1,14 @@
-"""From plain text to a trained BERT: a vocabulary, instances, a model.
+"""Training: a vocabulary, pretraining instances, pretraining, and fine-tuning.
 
 - `vocabulary` trains a WordPiece vocabulary (`bertcli pretrain vocab`).
-- `prepare` turns a corpus into a folder of instances: documents, tokenized on the disk, become
-  sentence pairs, and those masked rows.
-- `run` trains a task: `loop` (one optimizer step after another, on one process or several) with
-  the losses of its objective, and writes checkpoints and the log; `options` are its numbers.
-- `instances` reads such a folder, `pretraining` is its task.
-- `fine_tuning` trains on the examples of a learning task (`bertcli.tasks`), read and split by
-  `labelled_texts`: all weights, a head alone over vectors that are computed once, or an embedding
-  model. `objectives` computes what the losses of the tasks take. `train` is that from Python,
-  `label_notes` are about labels that are rare or conflict.
+- `prepare` tokenizes a corpus and writes a folder of masked sentence pairs, the instances.
+- `instances` reads that folder, and `pretraining` trains on it.
+- `fine_tuning` trains on the examples of a learning task (`bertcli.tasks`): all weights, only a
+  head on vectors that are computed once, or an embedding model. `labelled_texts` reads and splits
+  the examples, `objectives` computes the losses, `label_notes` are notes about rare and conflicting
+  labels. `train` is the Python API.
+- `run` executes a training run, with checkpoints and a log; `loop` has the optimizer steps, on one
+  process or several; `options` are the options of all runs.
 
 Begin with `prepare` and `run`.
 """

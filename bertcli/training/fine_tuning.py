@@ -47,7 +47,7 @@ from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.run import TokenCounts
 from bertcli.training.label_notes import label_notes
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt
+from bertcli.training.loop import Objective, Ranks, TrainedTask, copied_model, write_model
 from bertcli.training.objectives import (
     NO_TEXT,
     PairObjective,
@@ -55,7 +55,12 @@ from bertcli.training.objectives import (
     TokenObjective,
     VectorObjective,
 )
-from bertcli.training.options import FEW, FineTuningJob, TrainingDevice, settled_options
+from bertcli.training.options import (
+    MAX_FROZEN_EXAMPLES,
+    FineTuningJob,
+    TrainingDevice,
+    fine_tuning_options,
+)
 from bertcli.training.run import Checkpoints, TrainingDisplay, train_task
 from bertcli.versions import __version__, versions
 
@@ -64,40 +69,41 @@ def fine_tune(
     job: FineTuningJob,
     options: Mapping[str, Any],
     readers: Sequence[Reader],
-    find: Callable[[], ModelFolder],
+    find_base: Callable[[], ModelFolder],
     checkpoints: Checkpoints,
     device: TrainingDevice,
     display: TrainingDisplay,
 ) -> None:
     """Train a model on the examples of the first reader; evaluate on those of the second, if any.
 
-    ``options`` are those of `TrainingOptions`; None is the default. ``find`` returns the model to
-    start from; it is called after the examples have been validated.
+    ``options`` are those of `TrainingOptions`; None is the default. ``find_base`` returns the model
+    to start from; it is called after the examples have been validated.
     """
     seed = options.get("seed") or 0
 
     def open_task(ranks: Ranks) -> TrainedTask:
         texts = LabelledTexts.read(job, readers, seed)
-        folder = find()
-        based = replace(job, base=folder.name)
+        folder = find_base()
+        job_with_base = replace(job, base=folder.name)
         checkpoints.refuse_inputs(job.file, job.eval, folder.path)
-        learning = texts.task
-        if job.frozen and learning.impossible_if_frozen:
+        learning_task = texts.task
+        if job.frozen and learning_task.impossible_if_frozen:
             raise UsageError(
-                f"{option('frozen', True)} cannot {learning.impossible_if_frozen}",
+                f"{option('frozen', True)} cannot {learning_task.impossible_if_frozen}",
                 f"leave it out, or give {option('frozen', False)}",
             )
-        if isinstance(learning, PairLearningTask):
-            task = pair_task(based, options, texts, folder)
+        if isinstance(learning_task, PairLearningTask):
+            task = pair_task(job_with_base, options, texts, folder)
         elif trains_head_alone(job, texts):
             compute = {**asdict(device), "device": str(ranks.device)}
-            task = frozen_task(based, options, texts, folder, compute, display.follow)
+            task = frozen_task(job_with_base, options, texts, folder, compute, display.follow)
         else:
-            task = head_task(based, options, texts, folder)
+            task = head_task(job_with_base, options, texts, folder)
         display.warn(task.tally.truncation(task.max_length))
         display.note(task.tally.emptiness())
-        to_train = [texts.examples.examples[row] for row in texts.train.tolist()]
-        for note in label_notes(to_train, texts.task.name, weighted=job.class_weights is not None):
+        train_examples = [texts.examples.examples[row] for row in texts.train_rows.tolist()]
+        weighted = job.class_weights is not None
+        for note in label_notes(train_examples, learning_task.name, weighted=weighted):
             display.note(note)
         return task
 
@@ -105,18 +111,18 @@ def fine_tune(
 
 
 def trains_head_alone(job: FineTuningJob, texts: LabelledTexts) -> bool:
-    """Return True to freeze the model: if requested, or by default for few examples of texts."""
+    """Return True to freeze the model: if requested, or by default for few examples."""
     if job.frozen is not None:
         return job.frozen
     if job.extra or texts.task.impossible_if_frozen:
         return False
-    return len(texts.train) <= FEW
+    return len(texts.train_rows) <= MAX_FROZEN_EXAMPLES
 
 
 # --- common to all tasks ---
 
 
-def task_of(
+def training_task(
     job: FineTuningJob,
     options: Mapping[str, Any],
     texts: LabelledTexts,
@@ -125,8 +131,12 @@ def task_of(
     method: Mapping[str, Any],
     **fields: Any,
 ) -> TrainedTask:
-    """Return a task over ``rows``. The options of its ``method`` are part of its identity."""
-    numbers = settled_options(options, len(rows), frozen=method["method"] == "frozen")
+    """Return a task over ``rows``, with its options, identity and manifest.
+
+    The options of the training ``method`` are part of the identity. ``fields`` are the other
+    fields of `TrainedTask`.
+    """
+    training_options = fine_tuning_options(options, len(rows), frozen=method["method"] == "frozen")
     identity = {
         "task": texts.task.name,
         "data_sha256": texts.digest,
@@ -141,30 +151,33 @@ def task_of(
         "bertcli": __version__,
         "versions": versions("torch", "tokenizers", "numpy"),
         **{name: value for name, value in identity.items() if name != "config"},
-        "examples": {"train": len(texts.train), "eval": len(texts.held)},
-        "options": asdict(job) | asdict(numbers),
-        "steps": numbers.steps,
+        "examples": {"train": len(texts.train_rows), "eval": len(texts.held_out_rows)},
+        "options": asdict(job) | asdict(training_options),
+        "steps": training_options.steps,
     }
-    return TrainedTask(options=numbers, rows=rows, identity=identity, manifest=manifest, **fields)
+    return TrainedTask(
+        options=training_options, rows=rows, identity=identity, manifest=manifest, **fields
+    )
 
 
-def whole_model(
+def full_training(
     job: FineTuningJob,
     base: ModelFolder,
-    start: Any,
+    initial_model: Any,
     config: BertConfig,
     pooling: Mapping[str, str] = {},
-    finish: Callable[[Path], None] = lambda folder: None,
+    write_pooling: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, Any]:
-    """Return the keyword arguments of `task_of` for training the encoder from ``start``.
+    """Return the keyword arguments of `training_task` for training the encoder.
 
-    ``start`` is a mapped model file. The model has a head for labels, tags or answers; or, with
-    ``pooling``, it returns vectors, and ``finish`` writes the files of the pooling.
+    The weights of ``initial_model`` are a mapped file. The model has a head for labels, tags or
+    answers; or, with ``pooling``, it returns vectors, and ``write_pooling`` writes the files of the
+    pooling.
     """
 
     def build(checkpoint: Path | None) -> Any:
         """Build the model and select the weights to train."""
-        model = rebuilt(start, checkpoint)
+        model = copied_model(initial_model, checkpoint)
         bert = model if isinstance(model, BertModel) else model.bert
         if bert is model and bert.pooler is not None:
             bert.pooler.requires_grad_(False)  # vectors do not use it
@@ -172,19 +185,24 @@ def whole_model(
             bert.embeddings.requires_grad_(False)
             for table in bert.embeddings.extra.values():
                 table.requires_grad_(True)  # extra embeddings are not pretrained
-            above = {*bert.encoder.order[job.layers :]}  # ALBERT uses a layer several times
+            trained_layers = set(bert.encoder.order[job.layers :])  # ALBERT repeats layers
             for number, layer in enumerate(bert.encoder.layer):
-                layer.requires_grad_(number in above)
+                layer.requires_grad_(number in trained_layers)
         return model
 
-    put = partial(put_model, config=config, tokenizer=base.encoder.path)
+    write_checkpoint = partial(write_model, config=config, tokenizer=base.encoder.path)
 
     def publish(folder: Path, model: Any) -> None:
-        put(folder, model)
-        finish(folder)
+        write_checkpoint(folder, model)
+        write_pooling(folder)
 
     method = {"method": "full", "config": config.to_dict(), "layers": job.layers, **pooling}
-    return {"method": method, "build": build, "put": put, "publish": publish}
+    return {
+        "method": method,
+        "build": build,
+        "write_checkpoint": write_checkpoint,
+        "publish": publish,
+    }
 
 
 # --- a head for labels, tags or answers ---
@@ -200,47 +218,47 @@ def head_task(
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
     assert isinstance(task, HeadLearningTask)
-    start, texts, notes = _with_head(base, task, texts)
-    bert = start.bert
-    extra = job.extra
-    missing = [name for name in bert.config.extra_embeddings if name not in extra]
+    initial_model, texts, notes = _load_with_head(base, task, texts)
+    bert = initial_model.bert
+    extra_fields = job.extra
+    missing = [name for name in bert.config.extra_embeddings if name not in extra_fields]
     if missing:
         raise ModelError(
             f"{base}: the model has extra embeddings ({', '.join(missing)}), and needs their ids",
             " ".join(f"{option('extra', name)}=FIELD" for name in missing),
         )
-    if extra:
-        sizes = {
-            name: 1 + int(max(np.max(extra_ids(row, field), initial=0) for row in texts.records))
-            for name, field in extra.items()
-        }
-        add_extra_embeddings(bert, extra, sizes)
+    if extra_fields:
+        sizes = {}
+        for name, field in extra_fields.items():
+            largest_ids = [np.max(extra_ids(record, field), initial=0) for record in texts.records]
+            sizes[name] = 1 + int(max(largest_ids))
+        add_extra_embeddings(bert, extra_fields, sizes)
     config = task.configured(bert.config)
-    windows, limit, tally = tokenized(job, task, texts.records, base.encoder, config)
+    windows, limit, tally = tokenize_records(job, task, texts.records, base.encoder, config)
     samples = np.array([window.sample for window in windows])
     tokens = Tokens.of(windows)
-    rows = np.flatnonzero(np.isin(samples, texts.train))
-    held = np.flatnonzero(np.isin(samples, texts.held))
-    held = held[np.argsort(tokens.lengths[held], kind="stable")]
+    rows = np.flatnonzero(np.isin(samples, texts.train_rows))
+    held_out = np.flatnonzero(np.isin(samples, texts.held_out_rows))
+    held_out = held_out[np.argsort(tokens.lengths[held_out], kind="stable")]
     loss_options = texts.loss_options(task, job)
     objective: Objective
     if isinstance(task, TokenLearningTask):
         objective = TokenObjective(
             task=task,
-            data=tokens,
-            held=held,
+            inputs=tokens,
+            held_out=held_out,
             targets=task.window_targets(windows, texts.targets),
             windows=windows,
-            truth=task.truth(texts.targets, texts.labels),
+            metric_targets=task.metric_targets(texts.targets, texts.labels),
             labels=texts.labels,
             **loss_options,
         )
     else:
         assert isinstance(task, TextLearningTask)
         objective = TextObjective(
-            task=task, data=tokens, held=held, targets=texts.targets, **loss_options
+            task=task, inputs=tokens, held_out=held_out, targets=texts.targets, **loss_options
         )
-    return task_of(
+    return training_task(
         job,
         options,
         texts,
@@ -250,11 +268,11 @@ def head_task(
         notes=notes,
         max_length=limit,
         tally=tally,
-        **whole_model(job, base, start, config),
+        **full_training(job, base, initial_model, config),
     )
 
 
-def _with_head(
+def _load_with_head(
     base: ModelFolder, task: HeadLearningTask, texts: LabelledTexts
 ) -> tuple[Any, LabelledTexts, list[str]]:
     """Load a model with a head for these labels, and return it with the texts and notes.
@@ -263,11 +281,12 @@ def _with_head(
     head is new.
     """
     config = base.config
-    labels = {*texts.labels}
+    labels = set(texts.labels)
     keeps_head = task.keeps_head(config, labels)
     if keeps_head and task.has_named_labels:
-        own = config.labels(config.num_labels)
-        texts = replace(texts, labels=own, ids=label_numbers(own, labels))
+        model_labels = config.labels(config.num_labels)
+        label_ids = label_numbers(model_labels, labels)
+        texts = replace(texts, labels=model_labels, label_ids=label_ids)
     model, report = load(
         base,
         ARCHITECTURES[task.architecture],
@@ -279,19 +298,19 @@ def _with_head(
     if not keeps_head and "classifier.weight" not in report.fresh:
         initialise(model.get_submodule("classifier"), config.initializer_range)
         is_new = True
-    notes = [f"new head for {task.learnt(len(texts.labels))}"] if is_new else []
+    notes = [f"new head for {task.outputs_of_head(len(texts.labels))}"] if is_new else []
     return model, texts, notes
 
 
-def tokenized(
+def tokenize_records(
     job: FineTuningJob,
     task: LearningTask,
     records: Sequence[Record],
     folder: ModelFolder,
     config: BertConfig,
-    most: int | None = None,
+    max_limit: int | None = None,
 ) -> tuple[list[Encoded], int, TokenCounts]:
-    """Return the tokens of texts, the token limit (at most ``most``) and the truncation counts.
+    """Return the tokens of texts, the token limit (at most ``max_limit``) and truncation counts.
 
     Raises UsageError if the job trains more layers than the model has.
     """
@@ -302,25 +321,25 @@ def tokenized(
             f"give 0 to {layers}; {layers} trains the head alone",
         )
     tokenizer = open_tokenizer(folder, extra=True)
-    limit = token_limit(config, tokenizer, job.max_length, most)
-    extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-    columns = ("input_ids", "token_type_ids", *extra.needed)
+    limit = token_limit(config, tokenizer, job.max_length, max_limit)
+    extra_columns = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
+    columns = ("input_ids", "token_type_ids", *extra_columns.needed)
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     layout = task.layout(layout, job.max_length)
     batch = tokenizer.encode_records(records, layout)
-    batch = extra.added(batch, tokenizer)
+    batch = extra_columns.added(batch, tokenizer)
     refuse_pairs(batch, config)
     tally = TokenCounts()
     limit = layout.max_length or limit
     tally.add(batch, limit)
-    return [*batch], limit, tally
+    return list(batch), limit, tally
 
 
 # --- only a head, over vectors that are computed once ---
 
-HEAD = "head.safetensors"
-LEAST_SPREAD = 1e-6  # lower bound of the standard deviations that vectors are divided by
-SPREAD = 0.02  # standard deviation of the initial weights
+HEAD_FILE = "head.safetensors"
+MIN_DEVIATION = 1e-6  # lower bound of the standard deviations that vectors are divided by
+INITIAL_DEVIATION = 0.02  # standard deviation of the initial weights
 
 
 FROZEN_NOTE = (
@@ -335,14 +354,14 @@ def frozen_task(
     texts: LabelledTexts,
     folder: ModelFolder,
     compute: dict[str, Any],
-    run: Callable[[RecordVectors], object],
+    compute_vectors: Callable[[RecordVectors], object],
 ) -> TrainedTask:
     """Return the task of a linear layer over the frozen vectors of a model with its pooling.
 
     The result is a sentence-transformers model that ends in a Dense layer, whose vectors are
-    logits, and a classifier for bertcli. The head is trained on standardised vectors, which ``run``
-    computes, and converted for the original vectors when it is written. Raises UsageError for
-    options that have no effect on a head.
+    logits, and a classifier for bertcli. ``compute_vectors`` runs the model. The head is trained on
+    standardised vectors, and converted for the original vectors when it is written. Raises
+    UsageError for options that have no effect on a head.
     """
     task = texts.task
     assert isinstance(task, TextLearningTask)
@@ -353,26 +372,28 @@ def frozen_task(
         )
     folder.require_encoder()  # the head is added behind an encoder
     embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
-    whole = replace(embedder.options, dim=None)  # the head takes vectors of full size
-    source = RecordVectors(replace(embedder, options=whole), texts.records)
-    run(source)
-    embedder = source.embedder
-    train = source.vectors[texts.train].astype(np.float64)
-    mean = train.mean(0)
-    deviation = np.maximum(train.std(0), LEAST_SPREAD)
+    full_size = replace(embedder.options, dim=None)  # the head takes vectors of full size
+    run = RecordVectors(replace(embedder, options=full_size), texts.records)
+    compute_vectors(run)
+    embedder = run.embedder
+    train_vectors = run.vectors[texts.train_rows].astype(np.float64)
+    mean = train_vectors.mean(0)
+    deviation = np.maximum(train_vectors.std(0), MIN_DEVIATION)
     chosen = embedder.chosen()
-    vectors = {name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")}
+    vector_options = {
+        name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")
+    }
 
     def build(checkpoint: Path | None) -> nn.Linear:
         head = nn.Linear(len(mean), len(texts.labels))
-        nn.init.normal_(head.weight, std=SPREAD)
+        nn.init.normal_(head.weight, std=INITIAL_DEVIATION)
         nn.init.zeros_(head.bias)
         if checkpoint is not None:
-            head.load_state_dict(load_tensors(checkpoint / HEAD))
+            head.load_state_dict(load_tensors(checkpoint / HEAD_FILE))
         return head
 
-    def put(folder: Path, model: nn.Linear) -> None:
-        save_tensors(folder / HEAD, model.state_dict())
+    def write_checkpoint(folder: Path, model: nn.Linear) -> None:
+        save_tensors(folder / HEAD_FILE, model.state_dict())
 
     def publish(output: Path, model: nn.Linear) -> None:
         """Write the sentence-transformers model: the BERT, its pooling and the head."""
@@ -381,7 +402,7 @@ def frozen_task(
         encoder = embedder.runtime.spec.folder
         bert, _ = load(encoder, BertModel)
         config = encoder.config.with_labels(texts.labels)
-        put_model(output, bert, task.configured(config), encoder.path)
+        write_model(output, bert, task.configured(config), encoder.path)
         write_sentence_parts(
             output,
             embedder.options,
@@ -392,25 +413,25 @@ def frozen_task(
             layer=(weight.astype(np.float32), bias.astype(np.float32)),
         )
 
-    return task_of(
+    return training_task(
         job,
         options,
         texts,
         folder,
-        texts.train,
-        {"method": "frozen", "vectors": vectors},
+        texts.train_rows,
+        {"method": "frozen", "vectors": vector_options},
         publish=publish,
         build=build,
-        put=put,
+        write_checkpoint=write_checkpoint,
         objective=VectorObjective(
-            data=((source.vectors - mean) / deviation).astype(np.float32),
-            held=texts.held,
+            inputs=((run.vectors - mean) / deviation).astype(np.float32),
+            held_out=texts.held_out_rows,
             task=task,
             targets=texts.targets,
             **texts.loss_options(task, job),
         ),
         max_length=embedder.max_length,
-        tally=source.tally,
+        tally=run.tally,
         notes=[FROZEN_NOTE],
     )
 
@@ -432,41 +453,41 @@ def pair_task(
         names = ", ".join(module.class_name for module in sentence.of_texts)
         raise ModelError(f"{folder}: has modules that train cannot train: {names}")
     bert = folder.encoder
-    start, _ = load(bert, BertModel, dtype=torch.float32)
-    config = start.config
+    initial_model, _ = load(bert, BertModel, dtype=torch.float32)
+    config = initial_model.config
     refuse_extra(bert, config)
     chosen = settled(EmbedOptions(), sentence)
-    sides: list[Record] = []
-    side_rows = np.full((len(texts.records), 3), NO_TEXT, np.int64)
+    single_texts: list[Record] = []  # each text of each example
+    text_rows = np.full((len(texts.records), 3), NO_TEXT, np.int64)  # their indexes, by example
     for row, (record, target) in enumerate(texts.examples.examples):
-        for side, text in enumerate((record.text, record.pair, task.negative(target))):
+        for column, text in enumerate((record.text, record.pair, task.negative(target))):
             if text is not None:
-                side_rows[row, side] = len(sides)
-                sides.append(record._replace(text=text, pair=None))
-    records = prepared(sides, "", lower=sentence.lower_case)
-    items, limit, tally = tokenized(job, task, records, bert, config, sentence.max_length)
+                text_rows[row, column] = len(single_texts)
+                single_texts.append(record._replace(text=text, pair=None))
+    records = prepared(single_texts, "", lower=sentence.lower_case)
+    items, limit, tally = tokenize_records(job, task, records, bert, config, sentence.max_length)
     objective = PairObjective(
         task=task,
-        data=Tokens.of(items),
-        held=texts.held,
-        texts=side_rows,
+        inputs=Tokens.of(items),
+        held_out=texts.held_out_rows,
+        texts=text_rows,
         targets=texts.targets,
         modes=chosen.modes,
     )
 
-    def finish(output: Path) -> None:
+    def write_pooling(output: Path) -> None:
         width = config.hidden_size
         write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
 
     pooling = {"pooling": "+".join(chosen.modes)}
-    return task_of(
+    return training_task(
         job,
         options,
         texts,
         folder,
-        texts.train,
+        texts.train_rows,
         objective=objective,
         max_length=limit,
         tally=tally,
-        **whole_model(job, folder, start, config, pooling, finish),
+        **full_training(job, folder, initial_model, config, pooling, write_pooling),
     )

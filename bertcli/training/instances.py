@@ -22,7 +22,7 @@ from bertcli.model_folder.files import TOKENIZER_FILES
 from bertcli.runs.identity import refuse_changed_file
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.training.options import INDEX
-from bertcli.training.prepare import FORMAT, ROWS, VERSION, row_type
+from bertcli.training.prepare import FORMAT, ROWS_FILE, VERSION, row_type
 
 REPEAT = "run bertcli pretrain prepare again"
 MAX_SIZE = 1 << 22  # maximum size of a vocabulary, and of an instance in tokens
@@ -76,7 +76,7 @@ class Instances:
         dtype = row_type(self.max_length, self.max_predictions, self.extra_embeddings)
         count = index.object("statistics").needed("instances", whole_number(1))
         size = dtype.itemsize * count
-        path = folder / ROWS
+        path = folder / ROWS_FILE
         if not is_regular(path, InputError) or path.stat().st_size != size:
             raise InputError(f"{path}: has not the {size:,} bytes that {INDEX} says", REPEAT)
         self.rows = np.memmap(path, dtype, "r")
@@ -87,7 +87,7 @@ class Instances:
     def verify(self) -> None:
         """Check the sha256 of every file. Raises InputError if one was changed."""
         hashes = self.index.object("sha256")
-        for name in (ROWS, *(name for name in TOKENIZER_FILES if name in hashes)):
+        for name in (ROWS_FILE, *(name for name in TOKENIZER_FILES if name in hashes)):
             refuse_changed_file(self.folder / name, hashes.text(name), InputError, REPEAT)
 
     def example(self, number: int) -> TrainingInstance:

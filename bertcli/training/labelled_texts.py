@@ -1,4 +1,4 @@
-"""Examples to train on and to hold out, with ids for their labels. Nothing here imports torch."""
+"""Examples for training and evaluation, with ids for their labels. Nothing imports torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertcli.errors import InputError, UsageError, option
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
 from bertcli.tasks.examples import Examples, read_examples
-from bertcli.tasks.learning import Example, HeadLearningTask, LearningTask, records_of
+from bertcli.tasks.learning import Example, HeadLearningTask, LearningTask, example_records
 from bertcli.training.options import FineTuningJob
 
 
@@ -24,15 +24,16 @@ class LabelledTexts:
 
     examples: Examples  # those of the evaluation file last
     labels: Sequence[str]  # by id, as the model names them
-    ids: Mapping[str, int]  # of the labels, as the examples name them
-    train: Any  # rows
-    held: Any  # rows
+    label_ids: Mapping[str, int]  # ids of labels, as the examples name them
+    train_rows: Any  # [n1]
+    held_out_rows: Any  # [n2]
 
     @classmethod
     def read(cls, job: FineTuningJob, readers: Sequence[Reader], seed: int) -> LabelledTexts:
-        """Read the examples, and those of the evaluation file, which may have a reader too.
+        """Read the examples of the first reader, and those for evaluation of the second, if any.
 
-        Raises InputError for examples that nothing can be learnt from.
+        Without a second reader, a fraction of the examples is held out. Raises InputError for
+        too few examples, or examples of only one label.
         """
         extra_fields = tuple(dict.fromkeys(job.extra.values()))
         examples = read_examples(readers[0], job.task, extra_fields, job.fields)
@@ -49,16 +50,17 @@ class LabelledTexts:
             )
         rows = list(examples.examples)
         if len(readers) == 1:
-            train, held = split_rows(task, rows, job.eval_fraction, seed)
+            train_rows, held_out_rows = split_rows(task, rows, job.eval_fraction, seed)
         else:
             rows += read_examples(readers[1], task.name, extra_fields, job.fields).examples
-            train, held = np.split(np.arange(len(rows)), [len(examples.examples)])
-        ids = {label: id_ for id_, label in enumerate(labels)}
-        texts = cls(replace(examples, examples=rows), labels, ids, train, held)
-        targets = texts.targets  # refuses unknown labels, before too few examples
-        if len(train) < 2 or not task.can_learn(targets, train):
+            train_rows, held_out_rows = np.split(np.arange(len(rows)), [len(examples.examples)])
+        label_ids = {label: id_ for id_, label in enumerate(labels)}
+        all_examples = replace(examples, examples=rows)
+        texts = cls(all_examples, labels, label_ids, train_rows, held_out_rows)
+        targets = texts.targets  # raises for unknown labels, before too few examples are an error
+        if len(train_rows) < 2 or not task.can_learn(targets, train_rows):
             raise InputError(
-                f"{examples.source}: {len(train)} examples to train on, of one label",
+                f"{examples.source}: {len(train_rows)} examples to train on, of one label",
                 f"give more examples, or {option('eval_fraction', 0)}",
             )
         return texts
@@ -71,46 +73,54 @@ class LabelledTexts:
     @cached_property
     def records(self) -> list[Record]:
         """The texts and pairs."""
-        return records_of(self.examples.examples)
+        return example_records(self.examples.examples)
 
     @cached_property
     def targets(self) -> Any:
-        """What the task makes of the targets of all examples, in their order."""
-        return self.task.targets(self.examples.examples, self.ids)
+        """The targets of all examples, as the loss of the task takes them."""
+        return self.task.targets(self.examples.examples, self.label_ids)
 
     def loss_options(self, task: HeadLearningTask, job: FineTuningJob) -> dict[str, Any]:
-        """Return the weights of the labels [k], or None, and their smoothing."""
+        """Return the keyword arguments of a `HeadObjective` from the options of the loss.
+
+        Those are the weights of the labels, [k] or None, and their smoothing.
+        """
         weights = None
         if job.class_weights:
             weights = task.class_weights(
-                [self.targets[row] for row in self.train], len(self.labels)
+                [self.targets[row] for row in self.train_rows], len(self.labels)
             )
         return {"weights": weights, "smoothing": job.label_smoothing}
 
     @property
     def digest(self) -> str:
-        """The sha256 of all examples and of which are held out."""
+        """The sha256 of all examples and of the held-out rows."""
         digest = hashlib.sha256()
         for record, target in self.examples.examples:
             values = record.text, record.pair, record.extra, target
             digest.update(repr(values).encode())
-        digest.update(self.held.tobytes())
+        digest.update(self.held_out_rows.tobytes())
         return digest.hexdigest()
 
 
 def split_rows(
     task: LearningTask, examples: Sequence[Example], fraction: float, seed: int
 ) -> tuple[Any, Any]:
-    """Split rows into those to train on and those held out, [n1] and [n2].
+    """Return the rows to train on and those held out, [n1] and [n2].
 
-    Equal texts, of answers equal contexts, are on one side: texts are drawn, not examples.
+    Examples with the same `LearningTask.split_key` are a group, which is not split. Groups are
+    held out in random order, until about ``fraction`` of the examples are. One group is always
+    trained on.
     """
-    numbers: dict[str, int] = {}
-    groups = np.array(
-        [numbers.setdefault(task.split_key(example), len(numbers)) for example in examples]
+    group_numbers: dict[str, int] = {}
+    groups = np.array(  # group of each example
+        [
+            group_numbers.setdefault(task.split_key(example), len(group_numbers))
+            for example in examples
+        ]
     )
-    drawn = np.random.default_rng((seed, 1)).permutation(len(numbers))[1:]
-    sizes = np.bincount(groups)[drawn]
+    shuffled = np.random.default_rng((seed, 1)).permutation(len(group_numbers))[1:]
+    sizes = np.bincount(groups)[shuffled]
     count = max(round(len(examples) * fraction), 1) if fraction else 0
-    held = np.isin(groups, drawn[sizes.cumsum() - sizes < count])
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    is_held_out = np.isin(groups, shuffled[sizes.cumsum() - sizes < count])
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)

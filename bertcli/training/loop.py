@@ -31,7 +31,7 @@ from bertcli.models.attention import packed
 from bertcli.models.bert import BertEncoder, BertModel
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.run import TokenCounts
-from bertcli.training.options import TrainingOptions, in_batches
+from bertcli.training.options import TrainingOptions, batches_of
 
 # --- processes ---
 
@@ -45,7 +45,7 @@ class Ranks:
     count: int = 1
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """True for the process that writes files."""
         return self.index == 0
 
@@ -67,21 +67,21 @@ class Ranks:
 
 
 @contextmanager
-def joined(name: str) -> Iterator[Ranks]:
+def joined_processes(device_name: str) -> Iterator[Ranks]:
     """Yield the ranks of the processes that torchrun started, or of this process alone.
 
-    `name` is a device. With several processes, auto and cuda are one GPU for each process.
+    With several processes, the devices auto and cuda are one GPU for each process.
     """
     count = int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    local_name = name
-    if count > 1 and name in ("auto", "cuda"):
-        has_gpu = name == "cuda" or torch.cuda.is_available()
-        local_name = f"cuda:{local_rank}" if has_gpu else "cpu"
-    device, *others = devices(local_name)
-    if others:
+    local_device = device_name
+    if count > 1 and device_name in ("auto", "cuda"):
+        has_gpu = device_name == "cuda" or torch.cuda.is_available()
+        local_device = f"cuda:{local_rank}" if has_gpu else "cpu"
+    device, *further_devices = devices(local_device)
+    if further_devices:
         raise UsageError(
-            f"{option('device', name)}: each process trains on one device",
+            f"{option('device', device_name)}: each process trains on one device",
             "start one process per GPU: torchrun --nproc-per-node 2 -m bertcli ...",
         )
     if count == 1:
@@ -107,8 +107,8 @@ def epoch_order(count: int, seed: int, epoch: int) -> Any:
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
-def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
-    """Return the rows of a step, counted from 0.
+def rows_of_step(rows: Any, step: int, size: int, seed: int) -> Any:
+    """Return the rows of the batch of a step, counted from 0.
 
     Every epoch is shuffled, and a batch may span epochs. The rows depend on the seed and the step
     alone, so there is no state to save.
@@ -124,7 +124,7 @@ def batch_of(rows: Any, step: int, size: int, seed: int) -> Any:
 # --- tasks ---
 
 
-Sums = Callable[[Any], Sequence[Tensor]]  # positions of a micro-batch -> the sum of each loss
+LossSums = Callable[[Any], Sequence[Tensor]]  # positions of a micro-batch -> the sum of each loss
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,12 @@ class Objective(ABC):
 
     losses: ClassVar[Sequence[str]] = ("loss",)  # their names in the log
 
-    data: Any
-    held: Any = ()  # rows held out for evaluation
+    inputs: Any  # of the model, for all rows: tokens, vectors or instances
+    held_out: Any = ()  # rows for evaluation
 
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each row."""
-        return self.data.lengths[rows]
+        return self.inputs.lengths[rows]
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return the divisors of the losses of a step: by default the number of rows."""
@@ -156,18 +156,18 @@ class Objective(ABC):
     def sums(self, predicted: Any, rows: Any) -> Sequence[Tensor]:
         """Return the sum of each loss over rows."""
 
-    def parts(
+    def micro_batch_sums(
         self,
         model: Any,
         rows: Any,
         micro_batches: Sequence[Any],
         seeds: Sequence[int],
         ranks: Ranks,
-    ) -> Sums:
-        """Return the function that computes the sums of a micro-batch.
+    ) -> LossSums:
+        """Return the function that computes the loss sums of a micro-batch.
 
-        ``rows`` are those of the step, ``micro_batches`` the positions in it of those of this
-        process, and ``seeds`` the seed for each. Every process calls this.
+        ``rows`` are all rows of the step, ``micro_batches`` the positions in ``rows`` of each
+        micro-batch of this process, and ``seeds`` the seed of each. Every process calls this.
         """
 
         def sums(positions: Any) -> Sequence[Tensor]:
@@ -195,12 +195,12 @@ class Objective(ABC):
         sums = np.zeros(len(self.losses))
         outputs = []
         with torch.no_grad(), autocast(next(model.parameters()).device, dtype):
-            for rows in in_batches(self.held, batch_size):
+            for rows in batches_of(self.held_out, batch_size):
                 predicted = self.predict(model, rows)
                 sums += [loss.item() for loss in self.sums(predicted, rows)]
                 outputs.append(self.outputs(predicted))
         model.train()
-        means = (sums / self.counts(self.held)).tolist()
+        means = (sums / self.counts(self.held_out)).tolist()
         metrics = {"eval_loss": sum(means)}
         for name, mean in zip(self.losses, means, strict=True):
             metrics[f"eval_{name}"] = mean
@@ -219,8 +219,8 @@ class TrainedTask:
     objective: Objective
     rows: Any
     identity: dict[str, Any]
-    build: Callable[[Path | None], nn.Module]  # the initial model, or that of a checkpoint
-    put: Callable[[Path, Any], None]  # writes a checkpoint for ``build``
+    build: Callable[[Path | None], nn.Module]  # returns the initial model, or a checkpoint's
+    write_checkpoint: Callable[[Path, Any], None]  # for ``build``
     publish: Callable[[Path, Any], None]  # writes the trained model
     manifest: Mapping[str, Any] | None = None  # of the result, without its metrics
     notes: Sequence[str] = ()
@@ -229,17 +229,17 @@ class TrainedTask:
     max_length: int | None = None  # of a text, in tokens
 
 
-def rebuilt(start: Model, checkpoint: Path | None) -> Any:
-    """Return a copy of the initial model, or of its checkpoint.
+def copied_model(initial_model: Model, checkpoint: Path | None) -> Any:
+    """Return a copy of the initial model, or the model of a checkpoint, if given.
 
     Weights are copied, because the alignment of mapped memory can change the last bits of results.
     """
     if checkpoint is not None:
-        start, _ = load(checkpoint, type(start), dtype=torch.float32)
-    return deepcopy(start)
+        initial_model, _ = load(checkpoint, type(initial_model), dtype=torch.float32)
+    return deepcopy(initial_model)
 
 
-def put_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
+def write_model(folder: Path, model: Model, config: BertConfig, tokenizer: Path) -> None:
     """Write a model and its tokenizer to a folder, for bertcli and transformers."""
     for name in TOKENIZER_FILES:
         if (tokenizer / name).is_file():
@@ -257,7 +257,7 @@ def tensor(array: Any, like: Tensor) -> Tensor:
     return torch.from_numpy(array).to(like.device, non_blocking=True)
 
 
-def states(bert: BertModel, tokens: Tokens) -> Tensor:
+def hidden_states(bert: BertModel, tokens: Tokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
     Texts are packed on a CPU, which is fastest if neighbours have equal lengths, and padded on a
@@ -265,13 +265,13 @@ def states(bert: BertModel, tokens: Tokens) -> Tensor:
     """
     weight = next(bert.parameters())
     if weight.is_cpu:
-        ids, types, extra = _input_tensors(tokens, tokens.columns.T.astype(np.int64), weight)
-        at = tensor(tokens.places, weight)
+        ids, types, extra_ids = _input_tensors(tokens, tokens.columns.T.astype(np.int64), weight)
+        positions = tensor(tokens.places, weight)
         kernel = bert.direction(packed(tokens.lengths.tolist()))
-        return bert.hidden(ids, None, types, at, extra, kernel)
+        return bert.hidden(ids, None, types, positions, extra_ids, kernel)
     columns, indices, attended = Reading().padded(tokens, int(tokens.lengths.max()))
-    ids, types, extra = _input_tensors(tokens, columns, weight)
-    hidden = bert.hidden(ids, tensor(attended, weight), types, None, extra)
+    ids, types, extra_ids = _input_tensors(tokens, columns, weight)
+    hidden = bert.hidden(ids, tensor(attended, weight), types, None, extra_ids)
     return hidden.flatten(0, 1).index_select(0, tensor(indices, weight))
 
 
@@ -279,8 +279,8 @@ def _input_tensors(
     tokens: Tokens, columns: Any, weight: Tensor
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Return the ids, the token types and the extra ids of a batch on the device of a weight."""
-    ids, types, *others = tensor(columns, weight)
-    return ids, types, dict(zip(tokens.extra, others, strict=True))
+    ids, types, *extra_ids = tensor(columns, weight)
+    return ids, types, dict(zip(tokens.extra, extra_ids, strict=True))
 
 
 # --- the optimizer ---
@@ -366,17 +366,17 @@ class Training:
         """
         objective = self.objective
         ranks = self.ranks
-        rows = batch_of(self.rows, number, self.options.batch_size, self.options.seed)
+        rows = rows_of_step(self.rows, number, self.options.batch_size, self.options.seed)
         counts = torch.tensor(objective.counts(rows), device=ranks.device)
         lengths = objective.lengths(rows)
-        rate = self.options.rate(number)
+        learning_rate = self.options.learning_rate_of(number)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=False)
         micro_batches = self._micro_batches(lengths)
         seeds = [self._seed(number, index) for index in range(len(micro_batches))]
         with autocast(ranks.device, self.dtype):
-            loss_sums = objective.parts(self.model, rows, micro_batches, seeds, ranks)
+            loss_sums = objective.micro_batch_sums(self.model, rows, micro_batches, seeds, ranks)
         sums = torch.zeros(len(counts), device=ranks.device)
         for positions, seed in zip(micro_batches, seeds, strict=True):
             torch.manual_seed(seed)
@@ -399,7 +399,7 @@ class Training:
                 f"the loss is {sum(losses)}, and the norm of the gradients {norm}"
             )
         values = dict(zip(objective.losses, losses, strict=True))
-        return values | {"lr": rate, "grad_norm": norm, "tokens": int(lengths.sum())}
+        return values | {"lr": learning_rate, "grad_norm": norm, "tokens": int(lengths.sum())}
 
     def _micro_batches(self, lengths: Any) -> list[Any]:
         """Return the positions of the rows of each micro-batch of this process.

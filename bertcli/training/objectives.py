@@ -25,7 +25,7 @@ from bertcli.tasks.learning import (
     TokenLearningTask,
 )
 from bertcli.tokenizing.batch import Encoded
-from bertcli.training.loop import Objective, Ranks, Sums, states, tensor
+from bertcli.training.loop import LossSums, Objective, Ranks, hidden_states, tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class HeadObjective(Objective):
         """Return the divisor of the loss of a step."""
         return (self.task.loss_divisor(self.targets_of(rows), self.weights),)
 
-    def _truth_and_weights(self, rows: Any, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _targets_and_weights(self, rows: Any, logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the targets of rows and the label weights, on the device of the logits."""
         weights = None if self.weights is None else tensor(self.weights, logits)
         return tensor(self.targets_of(rows), logits), weights
@@ -59,8 +59,8 @@ class TextObjective(HeadObjective):
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of texts, from their first token or from the mean of all tokens."""
-        tokens = self.data.take(rows)
-        hidden = states(model.bert, tokens)
+        tokens = self.inputs.take(rows)
+        hidden = hidden_states(model.bert, tokens)
         if model.means:
             pooled = means(hidden, tokens.lengths.tolist())
         else:
@@ -70,14 +70,14 @@ class TextObjective(HeadObjective):
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
         """Return the summed loss of rows."""
         logits = predicted.float()
-        truth, weights = self._truth_and_weights(rows, logits)
-        return (self.task.loss(logits, truth, weights, self.smoothing),)
+        targets, weights = self._targets_and_weights(rows, logits)
+        return (self.task.loss(logits, targets, weights, self.smoothing),)
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Return the task's metrics on the held-out rows."""
-        logits = torch.cat([*outputs])
-        predictions = self.task.predictions(self.targets_of(self.held), logits)
-        return {**predictions.metrics(), "rows": len(self.held)}
+        logits = torch.cat(list(outputs))
+        predictions = self.task.predictions(self.targets_of(self.held_out), logits)
+        return {**predictions.metrics(), "rows": len(self.held_out)}
 
 
 class VectorObjective(TextObjective):
@@ -89,7 +89,7 @@ class VectorObjective(TextObjective):
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of vectors."""
-        return model(tensor(self.data[rows], model.weight))
+        return model(tensor(self.inputs[rows], model.weight))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class TokenObjective(HeadObjective):
 
     task: TokenLearningTask
     windows: Sequence[Encoded]  # all windows
-    truth: Sequence[Any]  # targets of the texts
+    metric_targets: Sequence[Any]  # targets of the texts, as metrics take them
     labels: Sequence[str]
 
     def targets_of(self, rows: Any) -> Any:
@@ -107,25 +107,25 @@ class TokenObjective(HeadObjective):
 
     def predict(self, model: Any, rows: Any) -> Tensor:
         """Return the logits of all tokens."""
-        return model.packed_logits(states(model.bert, self.data.take(rows)))
+        return model.packed_logits(hidden_states(model.bert, self.inputs.take(rows)))
 
     def sums(self, predicted: Tensor, rows: Any) -> Sequence[Tensor]:
         """Return the summed loss of windows."""
         logits = predicted.float()
-        truth, weights = self._truth_and_weights(rows, logits)
-        lengths = self.data.lengths[rows].tolist()
-        return (self.task.loss(logits, truth, lengths, weights, self.smoothing),)
+        targets, weights = self._targets_and_weights(rows, logits)
+        lengths = self.inputs.lengths[rows].tolist()
+        return (self.task.loss(logits, targets, lengths, weights, self.smoothing),)
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Return the metrics of texts; each text combines the logits of its windows."""
-        logits = split(torch.cat([*outputs]).numpy(), self.data.lengths[self.held])
+        logits = split(torch.cat(list(outputs)).numpy(), self.inputs.lengths[self.held_out])
         texts: dict[int, list[tuple[Encoded, Any]]] = {}
-        for index in np.argsort(self.held):
-            window = self.windows[self.held[index]]
+        for index in np.argsort(self.held_out):
+            window = self.windows[self.held_out[index]]
             texts.setdefault(window.sample, []).append((window, logits[index]))
-        truth = [self.truth[text] for text in texts]
-        predictions = self.task.predictions(truth, [*texts.values()], self.labels)
-        return {**predictions.metrics(), "rows": len(truth)}
+        targets = [self.metric_targets[text] for text in texts]
+        predictions = self.task.predictions(targets, list(texts.values()), self.labels)
+        return {**predictions.metrics(), "rows": len(targets)}
 
 
 # --- vectors of pairs ---
@@ -151,21 +151,22 @@ class PairObjective(Objective):
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each example, over all of its texts."""
         texts = self.texts[rows]
-        return (self.data.lengths[texts] * (texts != NO_TEXT)).sum(1)
+        return (self.inputs.lengths[texts] * (texts != NO_TEXT)).sum(1)
 
     def predict(self, model: BertModel, rows: Any) -> Tensor:
         """Return the vectors [3, n, D] of examples, normalized; zeros for a missing negative."""
         texts = self.texts[rows].T
         vectors = self._zeros(model, len(rows))
-        numbers = texts[texts != NO_TEXT]
-        order = np.argsort(self.data.lengths[numbers], kind="stable")
-        tokens = self.data.take(numbers[order])
-        pooled = pool(states(model, tokens), tokens.lengths.tolist(), self.modes)
-        unsorted = pooled[tensor(np.argsort(order), pooled)]
-        vectors[tensor(texts != NO_TEXT, vectors)] = F.normalize(unsorted.float(), dim=-1)
+        text_rows = texts[texts != NO_TEXT]
+        order = np.argsort(self.inputs.lengths[text_rows], kind="stable")
+        tokens = self.inputs.take(text_rows[order])
+        pooled = pool(hidden_states(model, tokens), tokens.lengths.tolist(), self.modes)
+        in_text_order = pooled[tensor(np.argsort(order), pooled)]
+        vectors[tensor(texts != NO_TEXT, vectors)] = F.normalize(in_text_order.float(), dim=-1)
         return vectors
 
     def _zeros(self, model: BertModel, count: int) -> Tensor:
+        """Return vectors of zeros, [3, count, D]."""
         width = model.config.hidden_size * len(self.modes)
         device = next(model.parameters()).device
         return torch.zeros(3, count, width, device=device)
@@ -174,33 +175,38 @@ class PairObjective(Objective):
         """Return the summed loss of pairs of vectors, in float32."""
         left, right, negative = predicted
         negatives = negative[tensor(self.texts[rows, 2] != NO_TEXT, left)]
-        truth = None if self.targets is None else tensor(self.targets[rows], left)
+        targets = None if self.targets is None else tensor(self.targets[rows], left)
         with torch.autocast(left.device.type, enabled=False):  # half precision is too coarse
-            return (self.task.loss(left, right, negatives, truth),)
+            return (self.task.loss(left, right, negatives, targets),)
 
-    def parts(
-        self, model: BertModel, rows: Any, own: Sequence[Any], seeds: Sequence[int], ranks: Ranks
-    ) -> Sums:
+    def micro_batch_sums(
+        self,
+        model: BertModel,
+        rows: Any,
+        micro_batches: Sequence[Any],
+        seeds: Sequence[int],
+        ranks: Ranks,
+    ) -> LossSums:
         """Return the function that computes a micro-batch's share of the loss and its gradients."""
-        if len(own) == ranks.count == 1:
-            return super().parts(model, rows, own, seeds, ranks)
+        if len(micro_batches) == ranks.count == 1:
+            return super().micro_batch_sums(model, rows, micro_batches, seeds, ranks)
         vectors = self._zeros(model, len(rows))
-        for places, seed in zip(own, seeds, strict=True):
+        for positions, seed in zip(micro_batches, seeds, strict=True):
             torch.manual_seed(seed)
             with torch.no_grad():
-                vectors[:, places] = self.predict(model, rows[places])
+                vectors[:, positions] = self.predict(model, rows[positions])
         ranks.sum(vectors)
 
-        def share(places: Any) -> Sequence[Tensor]:
-            step = vectors.clone()
-            step[:, places] = self.predict(model, rows[places])
-            (loss,) = self.sums(step, rows)
-            return (loss - loss.detach() * (1 - len(places) / len(rows)),)
+        def share(positions: Any) -> Sequence[Tensor]:
+            step_vectors = vectors.clone()
+            step_vectors[:, positions] = self.predict(model, rows[positions])
+            (loss,) = self.sums(step_vectors, rows)
+            return (loss - loss.detach() * (1 - len(positions) / len(rows)),)
 
         return share
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Return the task's metrics on the held-out rows."""
-        left, right, _ = torch.cat([*outputs], 1).double().numpy()
-        truth = None if self.targets is None else self.targets[self.held]
-        return {**self.task.metrics(left, right, truth), "rows": len(self.held)}
+        left, right, _ = torch.cat(list(outputs), 1).double().numpy()
+        targets = None if self.targets is None else self.targets[self.held_out]
+        return {**self.task.metrics(left, right, targets), "rows": len(self.held_out)}

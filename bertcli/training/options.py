@@ -16,7 +16,7 @@ from bertcli.tasks.learning import DEFAULT_NAMES, FieldNames
 INDEX = "instances.json"  # name in a folder of training instances
 
 # Options that a resumed run may change: they affect results only by rounding and dropout.
-FREE = (
+CHANGEABLE_ON_RESUME = (
     "gradient_accumulation_steps",
     "gradient_checkpointing",
     "log_every",
@@ -26,7 +26,7 @@ FREE = (
 )
 
 
-LEAST = {  # minimum values of integer options
+MINIMUMS = {  # minimum values of integer options
     "steps": 1,
     "batch_size": 1,
     "warmup_steps": 0,
@@ -38,7 +38,7 @@ LEAST = {  # minimum values of integer options
     "save_every": 1,
     "keep": 1,
 }
-MOST = {
+MAXIMUMS = {  # maximum values of decimal options; all minimums are 0
     "epochs": inf,
     "learning_rate": inf,
     "lr_power": inf,
@@ -58,7 +58,7 @@ class TrainingOptions:
     Batch sizes are global: over all processes and all accumulated gradients.
     """
 
-    steps: int | None = None  # set by `settled`
+    steps: int | None = None  # set by `with_steps`
     epochs: float = 3.0  # used only without steps
     batch_size: int = 32
     learning_rate: float = 1e-4
@@ -81,13 +81,16 @@ class TrainingOptions:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        refuse_outside(self, LEAST, MOST)
+        """Raise UsageError for values that are out of range."""
+        refuse_outside(self, MINIMUMS, MAXIMUMS)
 
-    def numbers(self) -> dict[str, Any]:
+    def fixed_options(self) -> dict[str, Any]:
         """Return the options that determine the results, which a resumed run must not change."""
-        return {name: value for name, value in asdict(self).items() if name not in FREE}
+        return {
+            name: value for name, value in asdict(self).items() if name not in CHANGEABLE_ON_RESUME
+        }
 
-    def settled(self, rows: int) -> TrainingOptions:
+    def with_steps(self, rows: int) -> TrainingOptions:
         """Return a copy with the steps for this number of rows. Raises UsageError for 0 steps."""
         steps = ceil(self.epochs * rows / self.batch_size) if self.steps is None else self.steps
         if not steps:
@@ -102,7 +105,7 @@ class TrainingOptions:
             )
         return replace(self, steps=steps, warmup_steps=warmup)
 
-    def rate(self, step: int) -> float:
+    def learning_rate_of(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0. The first warm-up step has rate 0.
 
         A linear warm-up is followed by a polynomial decay to zero; power 1 is linear. Source: BERT,
@@ -113,8 +116,8 @@ class TrainingOptions:
         warmup = self.warmup_steps or 0
         if step < warmup:
             return self.learning_rate * step / warmup
-        left = max((steps - step) / (steps - warmup), 0.0)
-        return float(self.learning_rate * left**self.lr_power)
+        remaining = max((steps - step) / (steps - warmup), 0.0)  # share of the decay, from 1 to 0
+        return float(self.learning_rate * remaining**self.lr_power)
 
 
 Task: TypeAlias = Literal["classify", "multilabel", "regress", "tag", "answer", "embed"]
@@ -145,23 +148,27 @@ class FineTuningJob:
         )
 
 
-FULL = {"learning_rate": 5e-5}
-FROZEN = {"epochs": 30, "batch_size": 64, "learning_rate": 1e-3, "log_every": 100}
-LEAST_STEPS = 1000  # minimum steps of a head on a frozen model, if steps are not given
-MOST_EVALUATIONS = 50  # maximum evaluations, if eval_every is not given
+FULL_DEFAULTS = {"learning_rate": 5e-5}
+FROZEN_DEFAULTS = {"epochs": 30, "batch_size": 64, "learning_rate": 1e-3, "log_every": 100}
+MIN_FROZEN_STEPS = 1000  # minimum steps of a head on a frozen model, if steps are not given
+MAX_EVALUATIONS = 50  # maximum evaluations, if eval_every is not given
 
 
-def settled_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
+def fine_tuning_options(options: Mapping[str, Any], rows: int, *, frozen: bool) -> TrainingOptions:
     """Return the options of a fine-tuning run, with defaults for missing or None values."""
     names = {field.name for field in fields(TrainingOptions)}
-    chosen = {name: options[name] for name in names & options.keys() if options[name] is not None}
-    numbers = TrainingOptions(**{**(FROZEN if frozen else FULL), **chosen})
-    if frozen and chosen.keys().isdisjoint(("steps", "epochs")):
-        steps = max(ceil(numbers.epochs * rows / numbers.batch_size), LEAST_STEPS)
-        numbers = replace(numbers, steps=steps)
-    numbers = numbers.settled(rows)
-    often = max(ceil(rows / numbers.batch_size), (numbers.steps or 0) // MOST_EVALUATIONS)
-    return replace(numbers, eval_every=numbers.eval_every or often)
+    given = {name: options[name] for name in names & options.keys() if options[name] is not None}
+    defaults = FROZEN_DEFAULTS if frozen else FULL_DEFAULTS
+    training_options = TrainingOptions(**{**defaults, **given})
+    if frozen and given.keys().isdisjoint(("steps", "epochs")):
+        steps = max(
+            ceil(training_options.epochs * rows / training_options.batch_size), MIN_FROZEN_STEPS
+        )
+        training_options = replace(training_options, steps=steps)
+    training_options = training_options.with_steps(rows)
+    steps = training_options.steps or 0
+    interval = max(ceil(rows / training_options.batch_size), steps // MAX_EVALUATIONS)
+    return replace(training_options, eval_every=training_options.eval_every or interval)
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ class TrainingDevice:
 
 # Maximum number of labelled examples for which only a head is trained by default: up to here, full
 # training was not measurably better. See benchmarks/README.md.
-FEW = 1000
+MAX_FROZEN_EXAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -206,7 +213,7 @@ class PrepareOptions:
     seed: int = 0
 
 
-def in_batches(rows: Any, size: int) -> Iterator[Any]:
+def batches_of(rows: Any, size: int) -> Iterator[Any]:
     """Yield rows in batches of this size; the last one may be smaller."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

@@ -66,15 +66,15 @@ class Documents:
     """Tokenized documents in two mapped files, for access in any order.
 
     One file has the `Ids` of all tokens, the other the offsets at which sentences end, int64. The
-    number of the first sentence of each document is in memory. The files have no names, so a kill
-    leaves nothing.
+    number of the first sentence of each document is in memory. The files have no names, so a killed
+    process leaves no files. ``extra_fields`` maps extra embeddings to fields with their ids.
     """
 
-    def __init__(self, folder: Path, extra: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, extra_fields: Mapping[str, str]) -> None:
         self.folder = folder
-        self.extra = extra
-        self.fields = dict.fromkeys(extra.values(), 0)  # field of documents -> any number
-        self.largest = np.zeros(1 + len(extra), np.int32)  # largest id of each column of `Ids`
+        self.extra_fields = extra_fields
+        self.fields = dict.fromkeys(extra_fields.values(), 0)  # field of documents -> any number
+        self.largest_ids = np.zeros(1 + len(extra_fields), np.int32)  # of each column of `Ids`
         self.starts = array("q", [0])  # the first sentence of each document, and the end
         self.sentences = 0
         self.file = ""  # the file that is being read
@@ -82,11 +82,11 @@ class Documents:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def split(self, reader: Reader, block: RecordBatch, first: int) -> Iterator[RecordBatch]:
+    def split(self, reader: Reader, block: RecordBatch, first_row: int) -> Iterator[RecordBatch]:
         """Yield the sentences of a block of records; an empty sentence ends a document.
 
         Sentences have their share of the ids in the fields of the document. Raises UsageError for a
-        text file if fields are needed. `first` is not used.
+        text file if fields are needed. `first_row`, which `Reader.divide_by` passes, is not used.
         """
         document_end = Record("", extra=self.fields)
 
@@ -120,11 +120,11 @@ class Documents:
 
     def fill(self, reader: Reader, tokenizer: Tokenizer, show: Callable[[int], None]) -> None:
         """Add the sentences of a corpus; show their number after each block."""
-        width = len(self.largest)
+        width = len(self.largest_ids)
         reader.divide_by(self.split, "texts")
-        columns = ExtraColumns(self.extra, dict.fromkeys(self.extra, MAX_EXTRA_IDS))
-        names = ("input_ids", "token_type_ids", *columns.needed)
-        layout = Layout(columns=names, special_tokens=False)
+        columns = ExtraColumns(self.extra_fields, dict.fromkeys(self.extra_fields, MAX_EXTRA_IDS))
+        layout_columns = ("input_ids", "token_type_ids", *columns.needed)
+        layout = Layout(columns=layout_columns, special_tokens=False)
         folder = self.folder
         with TemporaryFile(dir=folder) as tokens_file, TemporaryFile(dir=folder) as ends_file:
             end = np.zeros(1, np.int64)
@@ -132,7 +132,8 @@ class Documents:
             for block in TokenizeRun(reader, tokenizer, layout):
                 tokens = Tokens.of(columns.added(block, tokenizer))
                 table = np.delete(tokens.columns, 1, 1).astype(np.int32)  # without token types
-                self.largest = np.maximum(self.largest, table.reshape(-1, width).max(0, initial=0))
+                block_maximum = table.reshape(-1, width).max(0, initial=0)
+                self.largest_ids = np.maximum(self.largest_ids, block_maximum)
                 has_tokens = tokens.lengths > 0  # sentences without tokens are not counted
                 counts = self.sentences + has_tokens.cumsum()
                 is_document_end = [not str(text).strip() for text in block.records.texts]
@@ -157,24 +158,25 @@ class Documents:
         ends = self.ends[self.starts[number] : self.starts[number + 1] + 1]
         return self.tokens[ends[0] : ends[-1]], (ends - ends[0]).tolist()
 
-    def elsewhere(self, number: int, tokens: int, rng: Random) -> np.ndarray:
-        """Return consecutive sentences of a random other document.
+    def random_sentences(self, number: int, min_tokens: int, rng: Random) -> np.ndarray:
+        """Return consecutive sentences of a random document other than ``number``.
 
-        That is one sentence, and more until they have this number of ``tokens``.
+        That is one sentence, and more until they have ``min_tokens`` or the document ends.
         """
-        other = below(rng, len(self) - 1)
-        other += other >= number
-        first = self.starts[other]
-        stop = self.starts[other + 1]
-        ends = self.ends[first + below(rng, stop - first) : stop + 1]
-        last = 1 + int(np.searchsorted(ends[1:-1], ends[0] + tokens))
-        return self.tokens[ends[0] : ends[last]]
+        other_document = random_below(rng, len(self) - 1)
+        other_document += other_document >= number
+        start = self.starts[other_document]
+        stop = self.starts[other_document + 1]
+        first_sentence = start + random_below(rng, stop - start)
+        ends = self.ends[first_sentence : stop + 1]
+        count = 1 + int(np.searchsorted(ends[1:-1], ends[0] + min_tokens))
+        return self.tokens[ends[0] : ends[count]]
 
 
 # --- pairs and masks ---
 
 
-def below(rng: Random, count: int) -> int:
+def random_below(rng: Random, count: int) -> int:
     """Return a random number from 0 to count - 1, uniformly distributed."""
     return int(rng.random() * count)
 
@@ -183,50 +185,50 @@ def below(rng: Random, count: int) -> int:
 # a random token for others.
 MASK_BELOW = 0.8
 KEEP_BELOW = 0.9
-SPECIAL_TOKENS = 3  # [CLS] A [SEP] B [SEP]
-_UNUSED = re.compile(r"\[unused\d+\]")
+SPECIAL_TOKENS_PER_PAIR = 3  # [CLS] A [SEP] B [SEP]
+UNUSED_TOKEN = re.compile(r"\[unused\d+\]")
 
 
 Pair = tuple[Ids, Ids, bool]  # segments A and B; True if B comes from another document
 
 
-def pairs(
+def sentence_pairs(
     tokens: Ids,
     bounds: Sequence[int],
     options: PrepareOptions,
-    other: Callable[[int, Random], Ids],
+    random_sentences: Callable[[int, Random], Ids],
     rng: Random,
 ) -> Iterator[Pair]:
     """Yield the pairs of a document, which together use all of its sentences.
 
-    ``bounds`` has the offsets of the sentences, with the end. ``other`` returns sentences of
-    another document: at least one, up to about this many tokens.
+    ``bounds`` has the offsets of the sentences, with the end. ``random_sentences`` returns
+    sentences of another document: at least one, and about as many tokens as its argument.
     """
-    max_tokens = options.max_length - SPECIAL_TOKENS
+    max_tokens = options.max_length - SPECIAL_TOKENS_PER_PAIR
     target = max_tokens
     if rng.random() < options.short_seq_prob:
-        target = 2 + below(rng, max_tokens - 1)
+        target = 2 + random_below(rng, max_tokens - 1)
     start = 0  # of the next pair, as the number of a sentence
-    last = len(bounds) - 1
-    while start < last:
+    sentence_count = len(bounds) - 1
+    while start < sentence_count:
         end = start + 1
-        while end < last and bounds[end] - bounds[start] < target:
+        while end < sentence_count and bounds[end] - bounds[start] < target:
             end += 1
         is_single = end - start == 1
-        middle = end if is_single else start + 1 + below(rng, end - start - 1)
+        middle = end if is_single else start + 1 + random_below(rng, end - start - 1)
         a = tokens[bounds[start] : bounds[middle]]
         is_random = is_single or rng.random() < 0.5
         if is_random:
-            b = other(target - len(a), rng)
+            b = random_sentences(target - len(a), rng)
             start = middle  # the sentences that B did not use are in the next pair
         else:
             b = tokens[bounds[middle] : bounds[end]]
             start = end
-        a, b = truncated(a, b, max_tokens, rng)
+        a, b = truncate_pair(a, b, max_tokens, rng)
         yield a, b, is_random
 
 
-def truncated(a: Ids, b: Ids, max_tokens: int, rng: Random) -> tuple[Ids, Ids]:
+def truncate_pair(a: Ids, b: Ids, max_tokens: int, rng: Random) -> tuple[Ids, Ids]:
     """Remove tokens of the longer segment, randomly at its start or end, until both fit."""
     kept_a = range(len(a))
     kept_b = range(len(b))
@@ -248,9 +250,9 @@ class InstanceMaker:
     """
 
     options: PrepareOptions
-    special: Sequence[int]  # [CLS], [SEP], [PAD] and [MASK]
-    replacements: Sequence[int]  # candidates for a random token
-    continuing: frozenset[int]  # tokens that continue a word
+    special_ids: Sequence[int]  # of [CLS], [SEP], [PAD] and [MASK]
+    replacement_ids: Sequence[int]  # candidates for a random token
+    continuing_ids: frozenset[int]  # of tokens that continue a word
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, options: PrepareOptions) -> InstanceMaker:
@@ -266,12 +268,12 @@ class InstanceMaker:
                 f"give a smaller one, or a {option('model')} that takes more",
             )
         ids = tokenizer.special_ids()
-        roles = tokenizer.roles
-        names = [roles[role] for role in ("cls_token", "sep_token", "pad_token", "mask_token")]
-        for name in names:
-            if name not in ids:
+        roles = ("cls_token", "sep_token", "pad_token", "mask_token")
+        special_tokens = [tokenizer.roles[role] for role in roles]
+        for token in special_tokens:
+            if token not in ids:
                 raise ModelError(
-                    f"the vocabulary has no {name}, which instances are made with",
+                    f"the vocabulary has no {token}, which instances are made with",
                     f"choose another {option('model')}, or train one with bertcli pretrain vocab",
                 )
         vocabulary = tokenizer.core.get_vocab()
@@ -280,20 +282,22 @@ class InstanceMaker:
         words = sorted(
             id
             for token, id in vocabulary.items()
-            if id not in special_ids and not _UNUSED.fullmatch(token)
+            if id not in special_ids and not UNUSED_TOKEN.fullmatch(token)
         )
         if not words:
             raise ModelError(
                 "the vocabulary has only special tokens", f"choose another {option('model')}"
             )
-        pieces = frozenset(id for token, id in vocabulary.items() if token.startswith(PREFIX))
-        if options.whole_word and not pieces:
+        continuing_ids = frozenset(
+            id for token, id in vocabulary.items() if token.startswith(PREFIX)
+        )
+        if options.whole_word and not continuing_ids:
             raise ModelError(
                 f"no token begins with {PREFIX}: {option('whole_word')} cannot tell what is "
                 "one word",
                 f"leave out {option('whole_word')}, or choose a {option('model')} with WordPiece",
             )
-        return cls(options, [ids[name] for name in names], words, pieces)
+        return cls(options, [ids[token] for token in special_tokens], words, continuing_ids)
 
     def fill(self, row: Any, pair: Pair, rng: Random) -> None:
         """Write a masked pair with its special tokens to an empty row.
@@ -302,10 +306,10 @@ class InstanceMaker:
         these embeddings would never be trained where a token is predicted. Special tokens have the
         extra id 0.
         """
-        cls, sep, pad, _ = self.special
+        cls, sep, pad, _ = self.special_ids
         a, b, is_random = pair
         b_start = len(a) + 2
-        length = len(a) + len(b) + SPECIAL_TOKENS
+        length = len(a) + len(b) + SPECIAL_TOKENS_PER_PAIR
         tokens = np.zeros((length, a.shape[1]), np.int32)
         tokens[1 : b_start - 1] = a
         tokens[b_start:-1] = b
@@ -322,8 +326,8 @@ class InstanceMaker:
         row["masked_lm_counts"] = count
         row["lengths"] = length
         row["next_sentence_labels"] = is_random
-        extra = [name for name in row.dtype.names if name.startswith(EXTRA)]
-        for name, column in zip(extra, tokens.T[1:], strict=True):
+        extra_names = [name for name in row.dtype.names if name.startswith(EXTRA)]
+        for name, column in zip(extra_names, tokens.T[1:], strict=True):
             row[name][:length] = column
 
     def mask(
@@ -338,7 +342,7 @@ class InstanceMaker:
         words: list[list[int]] = []  # the positions of words, or of single tokens
         for segment in segments:
             for position in segment:
-                continues = options.whole_word and ids[position] in self.continuing
+                continues = options.whole_word and ids[position] in self.continuing_ids
                 if position == segment.start or not continues:
                     words.append([])
                 words[-1].append(position)
@@ -351,21 +355,23 @@ class InstanceMaker:
         for position in positions:
             chance = rng.random()
             if chance < MASK_BELOW:
-                masked[position] = self.special[-1]
+                masked[position] = self.special_ids[-1]
             elif chance >= KEEP_BELOW:
-                masked[position] = self.replacements[below(rng, len(self.replacements))]
+                masked[position] = self.replacement_ids[
+                    random_below(rng, len(self.replacement_ids))
+                ]
         return masked, positions
 
 
 # --- the folder ---
 
-ROWS = "instances.bin"
+ROWS_FILE = "instances.bin"
 FORMAT = "bertcli-pretrain"
 VERSION = 3
 
 
-def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dtype[Any]:
-    """Return the dtype of a row, which is one instance, with these extra embeddings.
+def row_type(length: int, predictions: int, extra_embeddings: Iterable[str] = ()) -> np.dtype[Any]:
+    """Return the dtype of a row: one instance, with the ids of these extra embeddings.
 
     `length` (`L`) and `predictions` (`P`) are the maximum numbers of tokens and of masked tokens.
     """
@@ -379,7 +385,7 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
             ("masked_lm_counts", "<i4"),  # positions in use
             ("next_sentence_labels", "u1"),  # 0: B follows A, 1: B is from another document
             # ids of an extra embedding, 0 for special tokens and padding
-            *((EXTRA + name, "<i4", (length,)) for name in extra),
+            *((EXTRA + name, "<i4", (length,)) for name in extra_embeddings),
         ]
     )
 
@@ -388,7 +394,7 @@ def row_type(length: int, predictions: int, extra: Iterable[str] = ()) -> np.dty
 class PrepareRun:
     """Prepares a folder of instances from a corpus; ``statistics`` describe the instances.
 
-    ``extra`` maps extra embeddings to the fields of documents with the ids of their words.
+    ``extra_fields`` maps extra embeddings to the fields of documents with the ids of their words.
     """
 
     reader: Reader
@@ -397,7 +403,7 @@ class PrepareRun:
     options: PrepareOptions
     folder: Path
     overwrite: bool = False
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra_fields: Mapping[str, str] = field(default_factory=dict)
     statistics: dict[str, Any] = field(init=False)
 
     def execute(self, show: Show = show_nothing) -> dict[str, Any]:
@@ -413,7 +419,7 @@ class PrepareRun:
         inputs: list[str | Path] = [*paths, self.model]
         command = "pretrain prepare"
         with whole_folder(self.folder, command, overwrite=self.overwrite, inputs=inputs) as folder:
-            documents = Documents(folder.parent, self.extra)
+            documents = Documents(folder.parent, self.extra_fields)
             size = size_on_disk(paths)
 
             def show_sentences(count: int) -> None:
@@ -428,33 +434,36 @@ class PrepareRun:
                     "give text with one sentence per line and a blank line between documents, or "
                     "JSONL with one document per record",
                 )
-            sizes = dict(zip(self.extra, (1 + documents.largest[1:]).tolist(), strict=True))
-            dtype = row_type(options.max_length, options.max_predictions, self.extra)
+            sizes = dict(
+                zip(self.extra_fields, (1 + documents.largest_ids[1:]).tolist(), strict=True)
+            )
+            dtype = row_type(options.max_length, options.max_predictions, self.extra_fields)
             count = len(documents)
-            with (folder / ROWS).open("xb") as file:
+            with (folder / ROWS_FILE).open("xb") as file:
                 for number in range(count):
-                    other = partial(documents.elsewhere, number)
+                    tokens, bounds = documents[number]
+                    random_sentences = partial(documents.random_sentences, number)
                     for step in range(number, options.dupe_factor * count, count):
                         rng = Random(f"{options.seed}:{step}")
-                        for pair in pairs(*documents[number], options, other, rng):
+                        for pair in sentence_pairs(tokens, bounds, options, random_sentences, rng):
                             row = np.zeros(1, dtype)
                             maker.fill(row[0], pair, rng)
                             file.write(row.tobytes())
                     show(Advance(number, "documents", number / count))
-            rows: Array = np.memmap(folder / ROWS, dtype, "r")
-            tokens = int(rows["lengths"].sum())
+            rows: Array = np.memmap(folder / ROWS_FILE, dtype, "r")
+            token_count = int(rows["lengths"].sum())
             predictions = int(rows["masked_lm_counts"].sum())
             self.statistics = {  # tokens include special tokens, not padding
                 "documents": count,
                 "sentences": documents.sentences,
                 "instances": len(rows),
-                "tokens": tokens,
+                "tokens": token_count,
                 "random_next_share": round(float(rows["next_sentence_labels"].mean()), 6),
                 "predictions": predictions,
-                "predicted_share": round(predictions / tokens, 6),
+                "predicted_share": round(predictions / token_count, 6),
             }
             del rows  # Windows cannot move a folder with an open file
-            digests = {ROWS: sha256(folder / ROWS)}
+            digests = {ROWS_FILE: sha256(folder / ROWS_FILE)}
             for path in ModelFolder(self.model).encoder.tokenizer_files:
                 digests[path.name] = sha256(shutil.copyfile(path, folder / path.name))
             index = {
@@ -463,9 +472,9 @@ class PrepareRun:
                 "max_length": options.max_length,
                 "max_predictions": options.max_predictions,
                 "vocab_size": len(self.tokenizer),
-                "pad_token_id": maker.special[2],
+                "pad_token_id": maker.special_ids[2],
                 "extra_embeddings": sizes,
-                "extra_fields": dict(self.extra),
+                "extra_fields": dict(self.extra_fields),
                 "options": asdict(options),
                 "statistics": self.statistics,
                 "sha256": digests,
@@ -474,7 +483,7 @@ class PrepareRun:
         return self.statistics
 
 
-def described(statistics: Mapping[str, Any]) -> str:
+def statistics_message(statistics: Mapping[str, Any]) -> str:
     """Return statistics as a message."""
     return (
         f"{statistics['instances']:,} instances, {statistics['tokens']:,} tokens, "

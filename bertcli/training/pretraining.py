@@ -33,14 +33,22 @@ from bertcli.models.surgery import add_extra_embeddings
 from bertcli.tokenizing.batch import EXTRA
 from bertcli.tokenizing.ragged import offsets_of
 from bertcli.training.instances import Instances
-from bertcli.training.loop import Objective, Ranks, TrainedTask, put_model, rebuilt, states, tensor
+from bertcli.training.loop import (
+    Objective,
+    Ranks,
+    TrainedTask,
+    copied_model,
+    hidden_states,
+    tensor,
+    write_model,
+)
 from bertcli.training.options import INDEX, PretrainingJob, TrainingOptions
 
 # --- losses ---
 
 
 # Logits and targets: of masked tokens, [M, vocabulary] and [M], and of rows, [B, 2] and [B].
-Predicted: TypeAlias = Sequence[tuple[Tensor, Tensor]]
+LogitsAndTargets: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,30 +57,30 @@ class PretrainingObjective(Objective):
 
     losses: ClassVar[Sequence[str]] = ("mlm_loss", "nsp_loss")
 
-    data: Instances
-    others: Instances | None = None  # with the held-out rows; None: they are in ``data``
+    inputs: Instances
+    held_out_instances: Instances | None = None  # None: the held-out rows are in ``inputs``
 
     def lengths(self, rows: Any) -> Any:
         """Return the number of tokens of each row."""
-        return self.data.rows["lengths"][rows]
+        return self.inputs.rows["lengths"][rows]
 
     def counts(self, rows: Any) -> Sequence[float]:
         """Return the number of masked tokens, and of rows."""
-        masked = int(self.data.rows["masked_lm_counts"][rows].sum())
-        return max(masked, 1), len(rows)
+        masked_count = int(self.inputs.rows["masked_lm_counts"][rows].sum())
+        return max(masked_count, 1), len(rows)
 
-    def predict(self, model: BertForPreTraining, rows: Any) -> Predicted:
+    def predict(self, model: BertForPreTraining, rows: Any) -> LogitsAndTargets:
         """Return the logits and the targets of both losses for rows of instances."""
-        columns = self.data.rows[rows]
+        columns = self.inputs.rows[rows]
         lengths = columns["lengths"].astype(np.int64)
-        is_masked = np.arange(self.data.max_predictions) < columns["masked_lm_counts"][:, None]
-        is_token = np.arange(self.data.max_length) < lengths[:, None]
-        extra = list(model.bert.config.extra_embeddings)
-        names = (*COLUMNS, *(EXTRA + name for name in extra))
-        table = np.stack([columns[name][is_token] for name in names], 1)
-        tokens = Tokens(table, offsets_of(lengths), extra)
+        is_masked = np.arange(self.inputs.max_predictions) < columns["masked_lm_counts"][:, None]
+        is_token = np.arange(self.inputs.max_length) < lengths[:, None]
+        extra_names = list(model.bert.config.extra_embeddings)
+        column_names = (*COLUMNS, *(EXTRA + name for name in extra_names))
+        table = np.stack([columns[name][is_token] for name in column_names], 1)
+        tokens = Tokens(table, offsets_of(lengths), extra_names)
         starts = tokens.offsets[:-1]
-        hidden = states(model.bert, tokens)
+        hidden = hidden_states(model.bert, tokens)
         pooled = model.bert.pool_first(hidden.index_select(0, tensor(starts, hidden)))
         masked = (starts[:, None] + columns["masked_lm_positions"])[is_masked]
         token_logits = model.cls.predictions(hidden.index_select(0, tensor(masked, hidden)))
@@ -84,14 +92,14 @@ class PretrainingObjective(Objective):
             (pair_logits, tensor(pair_targets, hidden)),
         ]
 
-    def sums(self, predicted: Predicted, rows: Any) -> Sequence[Tensor]:
+    def sums(self, predicted: LogitsAndTargets, rows: Any) -> Sequence[Tensor]:
         """Return both losses, summed over the masked tokens and over the rows."""
         return [
             F.cross_entropy(logits.float(), targets, reduction="sum")
             for logits, targets in predicted
         ]
 
-    def outputs(self, predicted: Predicted) -> Any:
+    def outputs(self, predicted: LogitsAndTargets) -> Any:
         """Return the number of targets and of correct predictions for each loss, int [2, 2]."""
         counts = []
         for logits, targets in predicted:
@@ -113,7 +121,7 @@ class PretrainingObjective(Objective):
         self, model: Any, batch_size: int, dtype: torch.dtype = torch.float32
     ) -> dict[str, Any]:
         """Return losses and metrics on the held-out rows, with the perplexity."""
-        held_out = replace(self, data=self.others or self.data)
+        held_out = replace(self, inputs=self.held_out_instances or self.inputs)
         metrics = super(PretrainingObjective, held_out).evaluate(model, batch_size, dtype)
         metrics["perplexity"] = exp(min(metrics["eval_mlm_loss"], 700))
         return metrics
@@ -127,62 +135,64 @@ def pretraining_task(job: PretrainingJob, options: TrainingOptions, ranks: Ranks
 
     Raises InputError or ModelError for unsuitable instances or an unsuitable config.
     """
-    data = Instances(job.data)
+    instances = Instances(job.data)
     if job.extra:
-        if not job.extra.items() <= data.extra_fields.items():
+        if not job.extra.items() <= instances.extra_fields.items():
             raise UsageError(
-                f"{option('extra')}: {data.folder} has the ids of {data.extra_fields or 'none'}"
+                f"{option('extra')}: {instances.folder} has the ids of "
+                f"{instances.extra_fields or 'none'}"
             )
-        data.extra_embeddings = {name: data.extra_embeddings[name] for name in job.extra}
-        data.extra_fields = job.extra
-    other = Instances(job.eval_dir) if job.eval_dir else None
-    if ranks.first:
-        data.verify()
-        if other is not None:
-            other.verify()
-    if other is None:
+        instances.extra_embeddings = {name: instances.extra_embeddings[name] for name in job.extra}
+        instances.extra_fields = job.extra
+    eval_instances = Instances(job.eval_dir) if job.eval_dir else None
+    if ranks.is_first:
+        instances.verify()
+        if eval_instances is not None:
+            eval_instances.verify()
+    if eval_instances is None:
         # The last rows, not random ones, because differently masked copies of a text are adjacent.
-        least = min(1, len(data) - 1) if options.eval_fraction else 0
-        train_count = len(data) - max(least, int(len(data) * options.eval_fraction))
+        min_count = min(1, len(instances) - 1) if options.eval_fraction else 0
+        train_count = len(instances) - max(min_count, int(len(instances) * options.eval_fraction))
         rows = np.arange(train_count)
-        held_out = np.arange(train_count, len(data))
+        held_out = np.arange(train_count, len(instances))
     else:
-        rows = np.arange(len(data))
-        held_out = np.arange(len(other))
-        if data.vocab_size != other.vocab_size:
+        rows = np.arange(len(instances))
+        held_out = np.arange(len(eval_instances))
+        if instances.vocab_size != eval_instances.vocab_size:
             raise InputError(
-                f"{other.folder}: its tokenizer has {other.vocab_size} tokens, that of "
-                f"{data.folder} has {data.vocab_size}",
+                f"{eval_instances.folder}: its tokenizer has {eval_instances.vocab_size} tokens, "
+                f"that of {instances.folder} has {instances.vocab_size}",
                 "prepare both with the same tokenizer",
             )
-        for name in data.extra_embeddings:
-            if name not in other.extra_embeddings:
+        for name in instances.extra_embeddings:
+            if name not in eval_instances.extra_embeddings:
                 raise InputError(
-                    f"{other.folder}: the instances have no ids of the extra embedding {name}",
+                    f"{eval_instances.folder}: the instances have no ids of the extra embedding "
+                    f"{name}",
                     f"prepare them with {option('extra', name)}=FIELD",
                 )
-    config = config_of(job, data, other or data)
+    config = training_config(job, instances, eval_instances or instances)
     weights = job.init and ModelFolder(job.init).encoder.require_weights().all_files
 
     torch.manual_seed(options.seed)
     if job.init:
-        start, _ = load(job.init, BertForPreTraining, dtype=torch.float32)
-        add_extra_embeddings(start.bert, config.extra_fields, config.extra_embeddings)
+        initial_model, _ = load(job.init, BertForPreTraining, dtype=torch.float32)
+        add_extra_embeddings(initial_model.bert, config.extra_fields, config.extra_embeddings)
     else:
-        start = BertForPreTraining(config)
-        initialise(start, config.initializer_range)
-    write = partial(put_model, config=config, tokenizer=data.folder)
+        initial_model = BertForPreTraining(config)
+        initialise(initial_model, config.initializer_range)
+    write = partial(write_model, config=config, tokenizer=instances.folder)
     return TrainedTask(
-        options=options.settled(len(rows)),
-        objective=PretrainingObjective(data, held_out, other),
+        options=options.with_steps(len(rows)),
+        objective=PretrainingObjective(instances, held_out, eval_instances),
         rows=rows,
         identity={
             "config": config.to_dict(),
-            "instances_sha256": sha256(data.folder / INDEX),
+            "instances_sha256": sha256(instances.folder / INDEX),
             "init_sha256": weights and " ".join(map(sha256, weights)),
         },
-        build=partial(rebuilt, start),
-        put=write,
+        build=partial(copied_model, initial_model),
+        write_checkpoint=write,
         publish=write,
         keeps_best=False,
     )
@@ -198,36 +208,42 @@ SIZES = {
     "medium": (8, 512),
     "base": (12, 768),
 }
-SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SHAPE_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 HEAD_SIZE = 64
 FEED_FORWARD_RATIO = 4  # of the feed-forward size to the hidden size
 VOCABULARY_MULTIPLE = 128  # vocab_size may be rounded up to a multiple of up to this
 
 
-def config_of(job: PretrainingJob, data: Instances, held_out: Instances) -> BertConfig:
+def training_config(
+    job: PretrainingJob, instances: Instances, eval_instances: Instances
+) -> BertConfig:
     """Return the config to train, with the extra embeddings of the instances.
 
     Their sizes are those of the config, or else as large as the ids need. Raises ModelError for a
     config that cannot be trained on the instances.
     """
     source = str(job.init or job.config)
-    config = ModelFolder(job.init).config if job.init else _config_by_name(job.config or "", data)
-    size = config.vocab_size
-    tokens = data.vocab_size
-    refusals = [
+    if job.init:
+        config = ModelFolder(job.init).config
+    else:
+        config = _config_by_name(job.config or "", instances)
+    vocab_size = config.vocab_size
+    token_count = instances.vocab_size
+    problems = [
         (
             "BertForPreTraining" not in config.family.classes.values(),
             "pretraining predicts words and whether sentences follow each other; "
             f"{config.family.title} has no such head",
         ),
         (
-            not tokens <= size < tokens + VOCABULARY_MULTIPLE,
-            f"vocab_size {size} does not match the instances: their tokenizer has {tokens} tokens",
+            not token_count <= vocab_size < token_count + VOCABULARY_MULTIPLE,
+            f"vocab_size {vocab_size} does not match the instances: their tokenizer has "
+            f"{token_count} tokens",
         ),
         (
-            data.max_length > config.most_tokens,
+            instances.max_length > config.most_tokens,
             f"max_position_embeddings {config.max_position_embeddings} is less than the "
-            f"{data.max_length} tokens of an instance",
+            f"{instances.max_length} tokens of an instance",
         ),
         (
             config.type_vocab_size < 2,
@@ -243,15 +259,15 @@ def config_of(job: PretrainingJob, data: Instances, held_out: Instances) -> Bert
             f"{config.num_attention_heads}",
         ),
     ]
-    for refused, problem in refusals:
-        if refused:
+    for is_unsuitable, problem in problems:
+        if is_unsuitable:
             raise ModelError(
                 f"{source}: {problem}",
                 f"fix the config, or prepare instances for this model (-m, {option('max_length')})",
             )
     sizes = {}
-    for name, size in data.extra_embeddings.items():
-        sizes[name] = max(size, held_out.extra_embeddings[name])
+    for name, size in instances.extra_embeddings.items():
+        sizes[name] = max(size, eval_instances.extra_embeddings[name])
     for name, size in config.extra_embeddings.items():
         if sizes.get(name, inf) > size:
             raise ModelError(
@@ -260,19 +276,22 @@ def config_of(job: PretrainingJob, data: Instances, held_out: Instances) -> Bert
                 f"prepare the instances with {option('extra', name)}=FIELD, and ids below {size}",
             )
     embeddings = sizes | dict(config.extra_embeddings)
-    return replace(config, extra_embeddings=embeddings, extra_fields=data.extra_fields)
+    return replace(config, extra_embeddings=embeddings, extra_fields=instances.extra_fields)
 
 
-def _config_by_name(name: str, data: Instances) -> BertConfig:
+def _config_by_name(name: str, instances: Instances) -> BertConfig:
     """Return the config of a named size or of a file.
 
     vocab_size and pad_token_id are by default those of the instances.
     """
-    ids: dict[str, Any] = {"vocab_size": data.vocab_size, "pad_token_id": data.pad_token_id}
+    defaults: dict[str, Any] = {
+        "vocab_size": instances.vocab_size,
+        "pad_token_id": instances.pad_token_id,
+    }
     if name in SIZES:
         layers, hidden = SIZES[name]
         shape = (hidden, layers, hidden // HEAD_SIZE, FEED_FORWARD_RATIO * hidden)
-        return BertConfig(**(ids | dict(zip(SHAPE, shape, strict=True))))
+        return BertConfig(**(defaults | dict(zip(SHAPE_KEYS, shape, strict=True))))
     if not os.path.isfile(name):
         raise ModelError(
             f"{option('config', name)}: file not found",
@@ -280,9 +299,9 @@ def _config_by_name(name: str, data: Instances) -> BertConfig:
         )
     try:
         values = read_object(Path(name))
-        if values.keys().isdisjoint(SHAPE):  # the defaults are those of bert-base
-            raise ModelError(f"{name}: names none of {', '.join(SHAPE)}")
-        return BertConfig.from_dict(ids | values, name)
+        if values.keys().isdisjoint(SHAPE_KEYS):  # the defaults are those of bert-base
+            raise ModelError(f"{name}: names none of {', '.join(SHAPE_KEYS)}")
+        return BertConfig.from_dict(defaults | values, name)
     except ModelError as error:
         raise ModelError(
             str(error), f"fix it, or give {option('config')} one of {', '.join(SIZES)}"

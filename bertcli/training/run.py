@@ -34,7 +34,7 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import torch
 
-from bertcli.embedding.options import CONFIG as PROMPTS
+from bertcli.embedding.options import CONFIG as PROMPTS_FILE
 from bertcli.engines.torch_engine import dtype_of, slow, use_threads
 from bertcli.errors import (
     BertcliError,
@@ -64,7 +64,7 @@ from bertcli.training.loop import (
     Ranks,
     TrainedTask,
     Training,
-    joined,
+    joined_processes,
     moments,
     restore_moments,
 )
@@ -73,21 +73,23 @@ from bertcli.training.options import TrainingDevice
 # --- checkpoints ---
 
 VERSION = 5  # version of training_state.json
-LOG, PLOT = "log.jsonl", "loss.svg"
-LOCK = ".lock"  # in the output folder, held during a run
-STATE, OPTIMIZER = "training_state.json", "optimizer.safetensors"
-BEST = "best.safetensors"
-NAME = re.compile(r"checkpoint-(\d+)")
-RESULT = (  # files of a result, of any training method
+LOG_FILE = "log.jsonl"
+PLOT_FILE = "loss.svg"
+LOCK_FILE = ".lock"  # in the output folder, held during a run
+STATE_FILE = "training_state.json"
+OPTIMIZER_FILE = "optimizer.safetensors"
+BEST_FILE = "best.safetensors"
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+RESULT_FILES = (  # files of a result, of any training method
     "config.json",
     "modules.json",
     "model.safetensors",
     "manifest.json",
-    PLOT,
-    PROMPTS,
+    PLOT_FILE,
+    PROMPTS_FILE,
     *TOKENIZER_FILES,
 )
-MODULE = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # module folders of a result
+MODULE_FOLDER = re.compile(r"\d+_(Pooling|Normalize|LayerNorm|Dense)")  # module folders of a result
 MODULE_FILES = ("config.json", "model.safetensors")  # files in a module folder
 
 
@@ -117,9 +119,9 @@ class Checkpoints:
     resume: bool = False
     overwrite: bool = False
 
-    def refuse_inputs(self, *named: str | Path | None) -> None:
+    def refuse_inputs(self, *inputs: str | Path | None) -> None:
         """Raise OutputError if an input is in the output folder, which a run clears."""
-        refuse_inputs(filter(None, named), [self.output, *self.output.rglob("*")])
+        refuse_inputs(filter(None, inputs), [self.output, *self.output.rglob("*")])
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -133,21 +135,21 @@ class Checkpoints:
             with ExitStack() as stack:
                 with explained(folder):
                     folder.mkdir(exist_ok=True)
-                    stack.enter_context(locked(folder / LOCK, folder, keep_folder=True))
+                    stack.enter_context(locked(folder / LOCK_FILE, folder, keep_folder=True))
                 yield
         finally:
             if not existed:
                 with suppress(OSError):  # not empty
                     folder.rmdir()
 
-    def refuse_others(self) -> None:
+    def refuse_other_files(self) -> None:
         """Raise OutputError if the folder has files that must not be overwritten."""
         folder = self.output
         if not is_text(str(folder)):
             raise OutputError(f"{folder}: the path is not UTF-8: {UTF8_ONLY}")
         names = sorted(path.name for path in folder.glob("[!.]*"))
         has_checkpoints = bool(self.steps())
-        can_resume = self.resume and (has_checkpoints or names == [LOG])
+        can_resume = self.resume and (has_checkpoints or names == [LOG_FILE])
         if names and not (self.overwrite or can_resume):
             problem = "no run to resume in this folder" if self.resume else "folder already exists"
             raise OutputError(
@@ -155,13 +157,13 @@ class Checkpoints:
                 f"{option('resume')} continues a run, {option('overwrite')} starts over; or "
                 "give another folder",
             )
-        if names and not (has_checkpoints or LOG in names):
+        if names and not (has_checkpoints or LOG_FILE in names):
             raise OutputError(
                 f"{folder}: holds {names[0]}, which is not of a run",
                 f"give another folder: {option('overwrite')} replaces only a run",
             )
         for name in names:
-            if NAME.fullmatch(name) and not (folder / name / STATE).exists():
+            if CHECKPOINT_NAME.fullmatch(name) and not (folder / name / STATE_FILE).exists():
                 raise OutputError(
                     f"{folder}: holds {name}, which is not of a run",
                     f"give another folder with {option('output')}",
@@ -169,8 +171,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints, ascending."""
-        named = (NAME.fullmatch(path.parent.name) for path in self.output.glob(f"*/{STATE}"))
-        return sorted(int(match[1]) for match in named if match)
+        state_files = self.output.glob(f"*/{STATE_FILE}")
+        matches = [CHECKPOINT_NAME.fullmatch(path.parent.name) for path in state_files]
+        return sorted(int(match[1]) for match in matches if match)
 
     def path(self, step: int) -> Path:
         """Return the path of the checkpoint of a step."""
@@ -181,7 +184,7 @@ class Checkpoints:
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
-    def sweep(self) -> None:
+    def remove_old(self) -> None:
         """Remove all but the last ``keep`` checkpoints."""
         for step in self.steps()[: -self.keep]:
             self._remove(self.path(step))
@@ -189,34 +192,36 @@ class Checkpoints:
     def clear(self) -> None:
         """Remove the files of an earlier run, config.json first: the model is incomplete then."""
         (self.output / "config.json").unlink(missing_ok=True)
-        for path in [*self.output.iterdir()]:
-            if NAME.fullmatch(path.name):
+        for path in list(self.output.iterdir()):
+            if CHECKPOINT_NAME.fullmatch(path.name):
                 self._remove(path)
-            elif MODULE.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            elif MODULE_FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 for name in MODULE_FILES:
                     (path / name).unlink(missing_ok=True)
                 with suppress(OSError):  # a folder with other files stays
                     path.rmdir()
-            elif path.name in RESULT:
+            elif path.name in RESULT_FILES:
                 path.unlink()
 
     def _remove(self, path: Path) -> None:
-        with work_folder(path) as going:
-            move(path, going / path.name)
+        """Remove a checkpoint. It is renamed first, so that no incomplete one is left."""
+        with work_folder(path) as hidden_folder:
+            move(path, hidden_folder / path.name)
 
-    def kept(self) -> str:
+    def last_checkpoint_note(self) -> str:
         """Return a message on the last checkpoint."""
         last = self.last()
         return f"the last checkpoint is {last.name}" if last else "no checkpoint was written"
 
-    def resumable(self) -> str:
+    def resume_note(self) -> str:
         """Return a message on the last checkpoint and how to resume from it."""
         resume = option("resume")
         advice = f"continue with {resume}" if self.last() else f"{resume} starts over"
-        return f"{self.kept()}; {advice}"
+        return f"{self.last_checkpoint_note()}; {advice}"
 
 
 def _digest(record: Mapping[str, Any]) -> str:
+    """Return the sha256 of a JSON object."""
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
@@ -225,14 +230,14 @@ def read_state(folder: Path) -> State:
 
     Raises OutputError for another version, and if a file differs from what was written.
     """
-    path = folder / STATE
+    path = folder / STATE_FILE
     hint = (
         f"remove {folder} to resume from the checkpoint before it, or start over with "
         f"{option('overwrite')}"
     )
     record = object_in(read_bytes(path, OutputError, hint))
-    signed = record.pop("digest", None) == _digest(record) and record["version"] == VERSION
-    if not signed or folder.name != f"checkpoint-{record['step']}":
+    is_valid = record.pop("digest", None) == _digest(record) and record["version"] == VERSION
+    if not is_valid or folder.name != f"checkpoint-{record['step']}":
         raise OutputError(f"{path}: was changed, or written by another version of bertcli", hint)
     for name, expected in record.pop("sha256").items():
         refuse_changed_file(folder / name, expected, hint=hint)
@@ -262,7 +267,7 @@ class PrintedTraining(PrintedDisplay):
 
         def show(event: Event) -> None:
             nonlocal tenths
-            if event.kind == "evaluation" and event.step * 10 // steps > tenths:
+            if event.name == "evaluation" and event.step * 10 // steps > tenths:
                 tenths = event.step * 10 // steps
                 self.note(f"step {event.step:,}/{steps:,}  {evaluation_line(event.values)}")
 
@@ -285,27 +290,27 @@ def train_task(
     device: TrainingDevice,
     display: TrainingDisplay,
 ) -> None:
-    """Open a task on every process that torchrun started, and train it."""
+    """Open a task on every process that torchrun started, and train it in the locked folder."""
     use_threads(device.threads)
-    with joined(device.device) as ranks:
-        display.quiet = display.quiet or not ranks.first
+    with joined_processes(device.device) as ranks:
+        display.quiet = display.quiet or not ranks.is_first
         display.warn(slow(dtype_of(device.dtype), ranks.device))
-        with checkpoints.locked() if ranks.first else nullcontext():
-            checkpoints.refuse_others()
+        with checkpoints.locked() if ranks.is_first else nullcontext():
+            checkpoints.refuse_other_files()
             run = TrainingRun(open_task(ranks), checkpoints, ranks)
             for note in run.notes:
                 display.note(note)
             try:
                 display.follow_training(run)
             except KeyboardInterrupt:
-                display.note(f"interrupted; {checkpoints.resumable()}")
+                display.note(f"interrupted; {checkpoints.resume_note()}")
                 raise
 
 
 class Event(NamedTuple):
     """An event to show: a `step`, a line of the `log`, an `evaluation` or a `checkpoint`."""
 
-    kind: str
+    name: str
     step: int
     values: Mapping[str, Any]
 
@@ -317,27 +322,27 @@ class TrainingRun:
         self.task = task
         self.checkpoints = checkpoints
         self.ranks = ranks
-        self.options = options = task.options
+        self.options = task.options
         self.notes = list(task.notes)
         # Fails now, not after training, if the identity is nested too deeply to be written.
-        identity = strict({**task.identity, "options": options.numbers()})
+        identity = strict({**task.identity, "options": self.options.fixed_options()})
         self.state = State(fingerprint=as_json(identity))
         last = checkpoints.last() if checkpoints.resume else None
         if last:
             state = read_state(last)
             refuse_changes(str(last), state.fingerprint, self.state.fingerprint)
             self.state = state
-            if self._ends(self.state.step):
+            if self._is_last(self.state.step):
                 self.notes.append(f"the run is complete: {last.name} is its last step")
-        torch.manual_seed(options.seed)
+        torch.manual_seed(self.options.seed)
         model = task.build(last).to(ranks.device)
-        self.training = training = Training(model, task.objective, task.rows, options, ranks)
+        self.training = Training(model, task.objective, task.rows, self.options, ranks)
         self.best_weights: Mapping[str, torch.Tensor] = {}
         if last:
-            restore_moments(training.optimizer, load_tensors(last / OPTIMIZER))
-            training.scaler.load_state_dict(dict(self.state.scaler))
+            restore_moments(self.training.optimizer, load_tensors(last / OPTIMIZER_FILE))
+            self.training.scaler.load_state_dict(dict(self.state.scaler))
             if self.state.best:
-                self.best_weights = load_tensors(last / BEST)
+                self.best_weights = load_tensors(last / BEST_FILE)
 
     def execute(self, show: Callable[[Event], None]) -> None:
         """Train, show the events, and write the result.
@@ -350,30 +355,30 @@ class TrainingRun:
         self.ranks.wait()  # all processes check the folder before anything is written
         with explained(output), ExitStack() as stack:
             log: IO[bytes] | None = None
-            if self.ranks.first:
+            if self.ranks.is_first:
                 sync_folder(output.parent)
                 for path in output.glob(making(Path("*"), "*").name):  # left by a killed run
                     shutil.rmtree(path)
-                self.checkpoints.sweep()
+                self.checkpoints.remove_old()
                 if not self.state.step:
                     self.checkpoints.clear()
-                log = stack.enter_context((output / LOG).open("ab"))
+                log = stack.enter_context((output / LOG_FILE).open("ab"))
                 log.truncate(min(self.state.log_bytes, log.seek(0, os.SEEK_END)))
             for number in range(self.state.step, options.steps or 0):
-                if self._ends(number):
+                if self._is_last(number):
                     break
-                began = monotonic()
+                start = monotonic()
                 values = self._step(number)
                 step = number + 1
-                self.state.window.update({**values, "seconds": monotonic() - began, "steps": 1})
+                self.state.window.update({**values, "seconds": monotonic() - start, "steps": 1})
                 show(Event("step", step, values))
-                for event in self._after(step, values["lr"]):
+                for event in self._log_and_evaluate(step, values["lr"]):
                     if log is not None:
                         line = {"step": event.step, **event.values}
                         log.write(json.dumps(strict(line)).encode() + b"\n")
                         log.flush()
                     show(event)
-                if self._due(step, options.save_every):
+                if self._is_due(step, options.save_every):
                     if log is not None:
                         self._save(step, log)
                     show(Event("checkpoint", step, {"path": str(self.checkpoints.path(step))}))
@@ -381,33 +386,34 @@ class TrainingRun:
                 self._finish()
 
     def _step(self, number: int) -> dict[str, float]:
+        """Run a step. Raises ModelError if the loss is not finite or memory runs out."""
         try:
             return self.training.step(number)
-        except FloatingPointError as bad:
+        except FloatingPointError as error:
             raise ModelError(
-                f"step {number + 1}: {bad}; {self.checkpoints.kept()}",
+                f"step {number + 1}: {error}; {self.checkpoints.last_checkpoint_note()}",
                 f"try a lower {option('learning_rate')} or a longer {option('warmup_steps')}",
             ) from None
-        except (RuntimeError, MemoryError) as full:
-            if not out_of_memory(full):
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
                 raise
             raise ModelError(
                 f"step {number + 1}: out of memory on {self.ranks.device}: "
-                f"{str(full).split('. ')[0]}; {self.checkpoints.kept()}",
+                f"{str(error).split('. ')[0]}; {self.checkpoints.last_checkpoint_note()}",
                 f"use {option('gradient_accumulation_steps', 2)} or "
                 f"{option('gradient_checkpointing')}",
             ) from None
 
-    def _ends(self, step: int) -> bool:
+    def _is_last(self, step: int) -> bool:
         """Return True if this step is the last one, or the ``patience`` is exhausted."""
         return step == self.options.steps or self.state.waited >= (self.options.patience or inf)
 
-    def _due(self, step: int, every: int | None) -> bool:
+    def _is_due(self, step: int, every: int | None) -> bool:
         """Return True if an action is due after this step, as every action is after the last."""
-        return self._ends(step) or bool(every and step % every == 0)
+        return self._is_last(step) or bool(every and step % every == 0)
 
-    def _after(self, step: int, rate: float) -> Iterator[Event]:
-        """Log, evaluate and save if due after a step; yield the events.
+    def _log_and_evaluate(self, step: int, learning_rate: float) -> Iterator[Event]:
+        """Evaluate, and write a line of the log, if due after a step; yield the events.
 
         Evaluation comes first, as it may end the run.
         """
@@ -415,10 +421,10 @@ class TrainingRun:
         objective = self.task.objective
         training = self.training
         metrics: Mapping[str, Any] = {}
-        if len(objective.held) and self._due(step, options.eval_every):
+        if len(objective.held_out) and self._is_due(step, options.eval_every):
             metrics = objective.evaluate(training.model, options.batch_size, training.dtype)
-            self._select(step, metrics)
-        if self._due(step, options.log_every):
+            self._keep_if_best(step, metrics)
+        if self._is_due(step, options.log_every):
             sums = self.state.window
             self.state.window = Counter()
             means = {name: sums[name] / sums["steps"] for name in objective.losses}
@@ -426,7 +432,7 @@ class TrainingRun:
                 "epoch": round(step * options.batch_size / len(self.task.rows), 4),
                 "loss": sum(means.values()),
                 **means,
-                "lr": rate,
+                "lr": learning_rate,
                 "grad_norm": sums["grad_norm"] / sums["steps"],
                 "tokens_per_second": round(sums["tokens"] / max(sums["seconds"], 1e-9), 1),
             }
@@ -434,7 +440,7 @@ class TrainingRun:
         if metrics:
             yield Event("evaluation", step, metrics)
 
-    def _select(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def _keep_if_best(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Keep the weights if they are the best so far."""
         best = self.state.best
         if not self.task.keeps_best:
@@ -444,7 +450,7 @@ class TrainingRun:
             return
         self.state.best = {"step": step, **metrics}
         self.state.waited = 0
-        if self.ranks.first:
+        if self.ranks.is_first:
             weights = self.training.model.state_dict()
             self.best_weights = {name: weights[name].to("cpu", copy=True) for name in weights}
 
@@ -458,15 +464,15 @@ class TrainingRun:
         state.scaler = training.scaler.state_dict()
         target = self.checkpoints.path(step)
         with work_folder(target) as folder:
-            self.task.put(folder, training.model)
-            save_tensors(folder / OPTIMIZER, moments(training.optimizer))
+            self.task.write_checkpoint(folder, training.model)
+            save_tensors(folder / OPTIMIZER_FILE, moments(training.optimizer))
             if state.best:
-                save_tensors(folder / BEST, self.best_weights)
+                save_tensors(folder / BEST_FILE, self.best_weights)
             digests = {path.name: sha256(path) for path in sorted(folder.iterdir())}
             record = {"version": VERSION, **vars(state), "sha256": digests}
-            write_json(folder / STATE, {**record, "digest": _digest(record)})
+            write_json(folder / STATE_FILE, {**record, "digest": _digest(record)})
             put_folder(folder, target)
-        self.checkpoints.sweep()
+        self.checkpoints.remove_old()
 
     def _finish(self) -> None:
         """Write the model and the figure of the log to the output folder."""
@@ -476,11 +482,11 @@ class TrainingRun:
         with filling(self.checkpoints.output, last="config.json") as folder:
             self.task.publish(folder, model)
             if self.task.manifest:
-                described = strict({**self.task.manifest, "metrics": self.state.best})
-                write_json(folder / "manifest.json", described)
+                manifest = strict({**self.task.manifest, "metrics": self.state.best})
+                write_json(folder / "manifest.json", manifest)
             with suppress(BertcliError):  # no figure without matplotlib
-                require_matplotlib(f"drawing {PLOT}")
-                (folder / PLOT).write_bytes(plot(self.checkpoints.output / LOG))
+                require_matplotlib(f"drawing {PLOT_FILE}")
+                (folder / PLOT_FILE).write_bytes(plot_losses(self.checkpoints.output / LOG_FILE))
 
 
 # --- the figure of the log ---
@@ -488,17 +494,17 @@ class TrainingRun:
 CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 
-def plot(log: Path) -> bytes:
+def plot_losses(log: Path) -> bytes:
     """Return an SVG figure of the losses in a log over its steps; invalid lines are skipped."""
-    lines = [*map(object_in, log.read_bytes().splitlines())]
+    lines = [object_in(line) for line in log.read_bytes().splitlines()]
     with drawing():
         from matplotlib.figure import Figure
 
         figure = Figure(layout="constrained")
         axes = figure.add_subplot(xlabel="step")
-        for key, name in CURVES.items():
+        for key, label in CURVES.items():
             points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
             if points:
-                axes.plot(*zip(*points, strict=True), marker=".", label=name)
+                axes.plot(*zip(*points, strict=True), marker=".", label=label)
                 axes.legend()  # once per curve: without any curve, it would warn
         return encode(figure, "svg", "Loss by step")

@@ -16,7 +16,7 @@ from bertcli.tasks.learning import FieldNames
 from bertcli.training.options import FineTuningJob, TrainingDevice, TrainingOptions
 from bertcli.versions import require_torch
 
-NOT_OPTIONS = {"file", "base", "fields"}  # fields of a job that are not options
+JOB_FIELDS_WITHOUT_OPTION = {"file", "base", "fields"}
 
 
 def train(
@@ -47,8 +47,10 @@ def train(
     chosen = grouped(
         options,
         {
-            "job": [name for name in names_of(FineTuningJob) if name not in NOT_OPTIONS],
-            "numbers": names_of(TrainingOptions),
+            "job": [
+                name for name in names_of(FineTuningJob) if name not in JOB_FIELDS_WITHOUT_OPTION
+            ],
+            "training": names_of(TrainingOptions),
             "device": names_of(TrainingDevice),
             "reading": [*READING, "pair_field", "label_field"],
         },
@@ -64,23 +66,28 @@ def train(
             label=reading.pop("label_field", None),
         ),
     )
-    numbers: Mapping[str, Any] = {**chosen["numbers"], "eval_fraction": job.eval_fraction}
-    options_from(TrainingOptions, numbers)  # raises for invalid options before files are read
+    training_options: Mapping[str, Any] = {
+        **chosen["training"],
+        "eval_fraction": job.eval_fraction,
+    }
+    options_from(
+        TrainingOptions, training_options
+    )  # raises for invalid options before files are read
     readers = example_readers([job.file, job.eval], reading)
-    log = PrintedTraining(bool(quiet))
+    display = PrintedTraining(bool(quiet))
     fine_tune(
         job,
-        numbers,
+        training_options,
         readers,
         lambda: find_model(os.fspath(model), files=MODEL_FILES, revision=revision, offline=offline),
         Checkpoints(
             Path(output),
-            keep=chosen["numbers"].get("keep", TrainingOptions.keep),
+            keep=chosen["training"].get("keep", TrainingOptions.keep),
             resume=bool(resume),
             overwrite=bool(overwrite),
         ),
         options_from(TrainingDevice, chosen["device"]),
-        log,
+        display,
     )
     for reader in readers:
-        reader.summarize(log)
+        reader.summarize(display)

@@ -23,8 +23,8 @@ VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
 TOKENIZER_FILE = "tokenizer.json"
 UNUSED_TOKENS = 99  # [UNK] is then 100, as in Google's vocabularies
-LONGEST_WORD = 100  # characters; longer words become [UNK]
-REPEATS_PER_TEXT = 1000  # of a word, in one text for the trainer
+MAX_WORD_LENGTH = 100  # characters; longer words become [UNK]
+MAX_REPEATS_PER_TEXT = 1000  # of a word, in one text for the trainer
 SPECIAL_TOKEN = re.compile("|".join(map(re.escape, ROLES.values())))
 
 
@@ -39,7 +39,7 @@ class WordPieceOptions:
     unused: bool = True
     max_length: int = 512
 
-    def special(self) -> list[str]:
+    def special_tokens(self) -> list[str]:
         """Return the special and unused tokens, with which the vocabulary starts."""
         tokens = [ROLES["pad_token"]]
         if self.unused:
@@ -63,7 +63,7 @@ def count_words(texts: Iterable[str], *, cased: bool) -> Counter[str]:
     counts: Counter[str] = Counter()
     for chunk, count in chunk_counts.items():
         for word, _ in split(normalize(SPECIAL_TOKEN.sub(" ", chunk))):
-            if len(word) <= LONGEST_WORD:
+            if len(word) <= MAX_WORD_LENGTH:
                 counts[word] += count
     return counts
 
@@ -74,7 +74,7 @@ def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
     Raises UsageError if the size is too small for the special tokens and characters, InputError if
     there are no words.
     """
-    from tokenizers import Tokenizer as Core
+    from tokenizers import Tokenizer as TokenizerCore
     from tokenizers import models, pre_tokenizers, trainers
 
     characters: Counter[str] = Counter()
@@ -85,31 +85,33 @@ def train(counts: Mapping[str, int], options: WordPieceOptions) -> list[str]:
     alphabet = sorted(common[: options.limit_alphabet])
     kept_characters = frozenset(alphabet)
     words = {word: count for word, count in counts.items() if kept_characters.issuperset(word)}
-    continuing = sorted({character for word in words for character in word[1:]})
-    special = options.special()
-    first = special + alphabet + [PREFIX + character for character in continuing]
-    if options.size < len(first):
+    inner_characters = sorted({character for word in words for character in word[1:]})
+    special_tokens = options.special_tokens()
+    character_tokens = alphabet + [PREFIX + character for character in inner_characters]
+    initial_tokens = special_tokens + character_tokens
+    if options.size < len(initial_tokens):
         raise UsageError(
-            f"{option('size', options.size)} is too small: {len(special)} special and unused "
-            f"tokens and {len(first) - len(special)} for single characters are {len(first)}",
+            f"{option('size', options.size)} is too small: {len(special_tokens)} special and "
+            f"unused tokens and {len(character_tokens)} for single characters are "
+            f"{len(initial_tokens)}",
             f"give a larger one, a smaller {option('limit_alphabet')}, or "
             f"{option('unused', False)}",
         )
     if not words:
         raise InputError("no words in the corpus", "give files of text")
-    core = Core(models.WordPiece(unk_token=ROLES["unk_token"]))
+    core = TokenizerCore(models.WordPiece(unk_token=ROLES["unk_token"]))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=options.size,
         min_frequency=options.min_frequency,
-        special_tokens=first,
+        special_tokens=initial_tokens,
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    texts = (  # in which each word occurs as often as it was counted
-        f"{word} " * min(REPEATS_PER_TEXT, count - start)
+    texts = (  # each word occurs as often as it was counted
+        f"{word} " * min(MAX_REPEATS_PER_TEXT, count - start)
         for word, count in words.items()
-        for start in range(0, count, REPEATS_PER_TEXT)
+        for start in range(0, count, MAX_REPEATS_PER_TEXT)
     )
     core.train_from_iterator(texts, trainer)
     vocabulary = core.get_vocab(with_added_tokens=True)

@@ -17,8 +17,8 @@ from bertcli.tasks.metrics import (
     ClassPredictions,
     LabelPredictions,
     TagPredictions,
+    answer_overlap,
     calibration,
-    overlap,
     pearson,
     ranks,
     spearman,
@@ -99,9 +99,9 @@ def test_entities_are_those_of_seqeval(scheme):
 
 
 def test_answers_are_compared_as_squad_compares_them():
-    assert overlap("The Eiffel Tower!", "eiffel tower") == (1.0, 1.0)
-    assert overlap("in the Eiffel Tower", "Eiffel Tower") == (0.0, pytest.approx(0.8))
-    assert overlap("", "") == (1.0, 1.0) and overlap("", "Paris") == (0.0, 0.0)
+    assert answer_overlap("The Eiffel Tower!", "eiffel tower") == (1.0, 1.0)
+    assert answer_overlap("in the Eiffel Tower", "Eiffel Tower") == (0.0, pytest.approx(0.8))
+    assert answer_overlap("", "") == (1.0, 1.0) and answer_overlap("", "Paris") == (0.0, 0.0)
 
 
 def test_search_by_hand():

@@ -11,7 +11,7 @@ from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.tasks.examples import examples_source
 from bertcli.training.labelled_texts import LabelledTexts
-from bertcli.training.loop import Ranks, Training, batch_of
+from bertcli.training.loop import Ranks, Training, rows_of_step
 from bertcli.training.options import FineTuningJob
 
 
@@ -42,7 +42,7 @@ def standing(task, parts=1):
 def check_step(training, their_step):
     """Compare a step with the loss and the gradients that ``their_step`` returns for its rows."""
     step = training.step(0)
-    loss, gradients = their_step(batch_of(training.rows, 0, training.options.batch_size, 0))
+    loss, gradients = their_step(rows_of_step(training.rows, 0, training.options.batch_size, 0))
     close(step["loss"], loss)
     for name, weight in training.model.named_parameters():
         close(weight.grad, gradients[name])

@@ -97,7 +97,7 @@ def test_one_label_has_the_score_of_a_cross_encoder(models, problem):
 
 def test_the_best_few_are_the_first_of_all(model, file, monkeypatch):
     every = good("rerank", QUERY, "-i", file, "-m", model, "-q").rows
-    monkeypatch.setattr("bertcli.tasks.head.FIRST", 4)  # several windows
+    monkeypatch.setattr("bertcli.tasks.head.FIRST_WINDOW", 4)  # several windows
     few = good("rerank", QUERY, "-i", file, "-m", model, "-q", "--top-k", 3).rows
     agree(few, every[:3])
     assert [row["id"] for row in every] == [f"n{row['row']}" for row in every]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from bertcli.training.prepare import (
     InstanceMaker,
     PrepareOptions,
-    below,
-    pairs,
-    truncated,
+    random_below,
+    sentence_pairs,
+    truncate_pair,
 )
 
 CLS, SEP, MASK = 1, 2, 3
@@ -28,13 +28,13 @@ def maker(continuing=(), **options):
 
 
 def elsewhere(tokens, rng):
-    return range(ELSEWHERE, ELSEWHERE + max(1, tokens) + below(rng, 5))
+    return range(ELSEWHERE, ELSEWHERE + max(1, tokens) + random_below(rng, 5))
 
 
 def made(sizes, **options):
     options = PrepareOptions(**options)
     bounds = [0, *accumulate(sizes)]
-    return [*pairs(range(bounds[-1]), bounds, options, elsewhere, Random(options.seed))]
+    return [*sentence_pairs(range(bounds[-1]), bounds, options, elsewhere, Random(options.seed))]
 
 
 def consecutive(ids):
@@ -71,7 +71,7 @@ def test_a_sentence_alone_is_followed_by_another_document():
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(2, 60), st.integers(0, 99))
 def test_the_longer_segment_is_cut(size_a, size_b, room, seed):
     a, b = range(size_a), range(size_b)
-    cut_a, cut_b = truncated(a, b, room, Random(seed))
+    cut_a, cut_b = truncate_pair(a, b, room, Random(seed))
     assert len(cut_a) + len(cut_b) == min(room, size_a + size_b)
     assert consecutive(cut_a) and consecutive(cut_b)
     if size_a + size_b > room:

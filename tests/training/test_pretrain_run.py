@@ -22,7 +22,7 @@ from train_steps import stop_at
 from bertcli.io.lock import locked
 from bertcli.training import run
 from bertcli.training.pretraining import SIZES
-from bertcli.training.run import plot
+from bertcli.training.run import plot_losses
 
 STEPS = 6
 
@@ -92,11 +92,11 @@ def test_the_picture_has_the_losses_of_the_log(whole):
 
 
 def test_the_picture_depends_on_the_log_alone(whole, tmp_path):
-    first = plot(whole[0] / "log.jsonl")
+    first = plot_losses(whole[0] / "log.jsonl")
     assert first == (whole[0] / "loss.svg").read_bytes() and b"Date" not in first
     broken = tmp_path / "log.jsonl"
     broken.write_text('{"loss')
-    assert b"<svg" in plot(broken)
+    assert b"<svg" in plot_losses(broken)
 
 
 def test_without_matplotlib_a_run_is_whole_but_for_its_picture(place, whole, monkeypatch):
@@ -435,4 +435,4 @@ def test_a_line_that_is_none_of_a_log_is_not_drawn(tmp_path):
     log = tmp_path / "log.jsonl"
     for line in ("[" * 99999, "\0", "7"):
         log.write_text(f'{{"step": 1, "loss": 2.0}}\n{line}\n')
-        assert plot(log).startswith(b"<?xml")
+        assert plot_losses(log).startswith(b"<?xml")

@@ -10,7 +10,7 @@ from pretrain_folders import CONFIG, STILL, VOCABULARY, prepared
 from bertcli.models.config import BertConfig
 from bertcli.models.heads import BertForPreTraining
 from bertcli.training.instances import Instances
-from bertcli.training.loop import Ranks, Training, batch_of
+from bertcli.training.loop import Ranks, Training, rows_of_step
 from bertcli.training.options import TrainingOptions
 from bertcli.training.pretraining import PretrainingObjective
 
@@ -106,7 +106,7 @@ def test_steps_are_those_of_a_loop_over_transformers(data):
     schedule = get_linear_schedule_with_warmup(optimizer, 1, 4)
     for number in range(4):
         optimizer.zero_grad()
-        loss = their_loss(reference, data, batch_of(np.arange(len(data)), number, 10, 0))
+        loss = their_loss(reference, data, rows_of_step(np.arange(len(data)), number, 10, 0))
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
         assert steps[number]["lr"] == pytest.approx(optimizer.param_groups[0]["lr"])
@@ -129,7 +129,7 @@ def test_the_power_of_the_decay_is_that_of_transformers():
     theirs = get_polynomial_decay_schedule_with_warmup(optimizer, 2, 9, lr_end=0.0, power=2.5)
     ours = TrainingOptions(steps=9, warmup_steps=2, learning_rate=0.1, lr_power=2.5)
     for step in range(10):
-        assert ours.rate(step) == pytest.approx(optimizer.param_groups[0]["lr"])
+        assert ours.learning_rate_of(step) == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
 
@@ -146,7 +146,7 @@ def test_fewer_bits_train_about_the_same(data, dtype):
 @pytest.mark.parametrize(("rows", "batch"), [(10, 3), (10, 10), (3, 10), (1, 4)])
 def test_every_epoch_has_every_row_once(rows, batch):
     numbers = np.arange(100, 100 + rows)
-    stream = np.concatenate([batch_of(numbers, step, batch, 5) for step in range(40)])
+    stream = np.concatenate([rows_of_step(numbers, step, batch, 5) for step in range(40)])
     epochs = [stream[at : at + rows] for at in range(0, len(stream) - rows + 1, rows)]
     assert all(sorted(epoch) == sorted(numbers) for epoch in epochs)
     assert rows == 1 or len({tuple(epoch) for epoch in epochs}) > 1

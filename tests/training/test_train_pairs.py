@@ -14,7 +14,7 @@ from model_reference import close
 from train_steps import argv, opened, standing
 
 from bertcli.training.fine_tuning import pair_task
-from bertcli.training.loop import batch_of
+from bertcli.training.loop import rows_of_step
 
 KINDS = {
     "contrast": (lambda count: belonging(count), "MultipleNegativesRankingLoss"),
@@ -54,7 +54,7 @@ def test_a_step_is_that_of_sentence_transformers(kind, base, tmp_path):
     rows = make(24)
     training = pair_training(rows, base, tmp_path)
     step = training.step(0)
-    chosen = [rows[at] for at in batch_of(training.rows, 0, 12, 0)]
+    chosen = [rows[at] for at in rows_of_step(training.rows, 0, 12, 0)]
     loss, gradients = their_step(base, chosen, loss_name)
     close(step["loss"], loss)
     for name, weight in training.model.named_parameters():

@@ -1,1 +1,1 @@
-"""The commands, those of a kind in one module: a signature, and a call into the library."""
+"""The commands: functions of option groups that call the library, by subject."""

@@ -53,7 +53,7 @@ from bertcli.tasks.examples import examples_source
 from bertcli.tasks.learning import FieldNames
 from bertcli.training import vocabulary
 from bertcli.training.options import (
-    FEW,
+    MAX_FROZEN_EXAMPLES,
     FineTuningJob,
     PrepareOptions,
     Task,
@@ -190,7 +190,7 @@ class MethodOptions(OptionGroup, panel="Training", record_class=FineTuningJob):
 
     frozen = flag(
         "Train only a head on vectors computed once, or all weights (default: frozen for up "
-        f"to {FEW:,} labelled examples).",
+        f"to {MAX_FROZEN_EXAMPLES:,} labelled examples).",
         "--frozen/--full",
         default=None,
     )
@@ -410,7 +410,7 @@ def pretrain_prepare(
     $ bertcli pretrain prepare corpus.txt.gz -m tokenizer -o instances
     $ bertcli pretrain prepare texts.jsonl --extra emotion=emotion_ids -o instances
     """
-    from bertcli.training.prepare import PrepareRun, described
+    from bertcli.training.prepare import PrepareRun, statistics_message
 
     extra = extra_embeddings(options.extra)
     settings = record(PrepareOptions, options)
@@ -426,7 +426,7 @@ def pretrain_prepare(
         extra,
     )
     console.follow(run)
-    console.note(described(run.statistics))
+    console.note(statistics_message(run.statistics))
     console.close(reader)
 
 
@@ -575,7 +575,7 @@ def evaluate(
     files = [path for path in (sources.file, sources.queries, sources.corpus) if path]
     readers = [Reader(examples.source(path)) for path in files]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.evaluation.report import doubt, evaluations, report
+    from bertcli.evaluation.report import evaluations, interval_warning, report
     from bertcli.tasks.evaluated_model import EvaluatedModel
     from bertcli.tasks.head import Settings
 
@@ -592,7 +592,7 @@ def evaluate(
         inputs.append(sources.qrels)
     with output.open(file_format, inputs, *models, view="evaluation_view") as write:
         results = evaluations(evaluated, readers, sources.qrels, examples.task, examples.fields)
-        console.warn(doubt(results[0], compared=len(models) > 1))
+        console.warn(interval_warning(results[0], compared=len(models) > 1))
         write([report(*results)])
     for evaluated_model in evaluated:
         console.warn_truncated(evaluated_model.tally, evaluated_model.max_length)

@@ -297,7 +297,7 @@ def follow_training(run: TrainingRun, console: Console) -> None:
             position = f"step {event.step:,}/{steps:,}"
             share = (event.step - first_step) / max(steps - first_step, 1)  # of this process
             seconds = monotonic() - start
-            match event.kind:
+            match event.name:
                 case "step":
                     loss = sum(
                         value for name, value in event.values.items() if name.endswith("loss")
@@ -311,7 +311,7 @@ def follow_training(run: TrainingRun, console: Console) -> None:
                 bar.update(counts, share, seconds)
             else:
                 remaining = clock_time(seconds * (1 - share) / (share or 1))
-                lines.show(event.kind, event.step, losses, held_out, remaining)
+                lines.show(event.name, event.step, losses, held_out, remaining)
 
         run.execute(show)
     if not bar.shown:
@@ -334,15 +334,15 @@ class TrainingLines:
         self.shown_at = monotonic()
         self.line = ""  # line of the last step, not written yet
 
-    def show(self, event: str, step: int, losses: str, held_out: str, remaining: str) -> None:
+    def show(self, event_name: str, step: int, losses: str, held_out: str, remaining: str) -> None:
         """Process an event. Write the line of the previous step if it is due."""
-        if event == "step":  # all events of the previous step have arrived
+        if event_name == "step":  # all events of the previous step have arrived
             is_due = (step - 1 - self.shown_step) * LINES_PER_RUN >= self.steps
             if self.line and (is_due or monotonic() - self.shown_at >= MAX_LINE_SECONDS):
                 self.close()
                 self.shown_step = step - 1
             return
-        if event in ("log", "evaluation"):
+        if event_name in ("log", "evaluation"):
             fields = [f"step {step:,}/{self.steps:,}", losses, held_out, f"{remaining} left"]
             self.line = "  ".join(filter(None, fields))
 
