@@ -36,7 +36,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertcli.retrieval.search import Search
 
-FINDING = ("model", "revision", "offline")  # options that select the model
+MODEL_OPTIONS = ("model", "revision", "offline")
 Rows = list[dict[str, Any]]
 
 
@@ -47,18 +47,21 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
     (``padding``, ``truncation``, ``max_length``, ``return_offsets_mapping`` ...); and options for
     reading the texts (``text_field`` ...).
     """
-    chosen = grouped(options, {"finding": FINDING, "call": names_of(Call), "reading": READING})
+    chosen = grouped(options, {"model": MODEL_OPTIONS, "call": names_of(Call), "reading": READING})
     call = Call(**chosen["call"])
     if call.return_tensors:
         raise UsageError("rows are no tensors", "Tokenizer.load(...)(texts, return_tensors=...)")
     tokenizer = Tokenizer.load(
-        _find(chosen["finding"], TOKENIZER_FILES).path,
+        _open_model(chosen["model"], TOKENIZER_FILES).path,
         parse_special=not call.split_special_tokens,
     )
     layout = call.layout(tokenizer.limit, tokenizer.model_inputs)
-    cuts = layout.truncation != "do_not_truncate"
-    extra = {"length": call.return_length, "truncated": cuts}
-    task = Task(layout, tuple(name for name, is_chosen in extra.items() if is_chosen))
+    row_fields = []
+    if call.return_length:
+        row_fields.append("length")
+    if layout.truncation != "do_not_truncate":
+        row_fields.append("truncated")
+    task = Task(layout, tuple(row_fields))
     reader = records_of(
         texts, chosen["reading"], reserved=task.fields, pre_split=call.is_split_into_words
     )
@@ -80,16 +83,16 @@ def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **opti
     reading the texts.
     """
     chosen = grouped(
-        options, {"finding": FINDING, "chunks": names_of(ChunkSettings), "reading": READING}
+        options, {"model": MODEL_OPTIONS, "chunks": names_of(ChunkSettings), "reading": READING}
     )
     tokenizer = Tokenizer.load(
-        _find(chosen["finding"], TOKENIZER_FILES).path, parse_special=parse_special
+        _open_model(chosen["model"], TOKENIZER_FILES).path, parse_special=parse_special
     )
     settings = options_from(ChunkSettings, chosen["chunks"])
     reader = records_of(texts, chosen["reading"], no_pairs=True, reserved=frozenset(WRITTEN))
     rows: Rows = []
-    for pieces in ChunkRun(reader, Chunker(tokenizer, settings), JSONL):
-        rows += pieces
+    for chunks in ChunkRun(reader, Chunker(tokenizer, settings), JSONL):
+        rows += chunks
     reader.summarize(PrintedDisplay(quiet))
     return rows
 
@@ -113,48 +116,54 @@ def search(
     from bertcli.embedding.options import EmbedOptions
     from bertcli.records.input import Input
     from bertcli.records.reader import GivenTexts
-    from bertcli.retrieval.search import OF_HITS, Search, SearchOptions, answers
+    from bertcli.retrieval.search import HIT_FIELDS, Search, SearchOptions, answers
 
     chosen = grouped(
         options,
         {
-            "finding": FINDING,
+            "model": MODEL_OPTIONS,
             "search": [name for name in names_of(SearchOptions) if name != "corpus"],
             "vectors": names_of(EmbedOptions),
             "reading": [name for name in READING if name != "pair_field"],
         },
     )
-    how = chosen["search"]
+    given = chosen["search"]
     for name in ("vectors", "index"):
-        if name in how:
-            how[name] = Path(how[name])
-    if corpus is None and not (how.keys() & {"vectors", "index"}):
+        if name in given:
+            given[name] = Path(given[name])
+    if corpus is None and not (given.keys() & {"vectors", "index"}):
         raise UsageError(
             "nothing to search", f"give a corpus, {option('vectors')} or {option('index')}"
         )
-    if how.get("lexical") and "index" not in how:
+    if given.get("lexical") and "index" not in given:
         raise UsageError(f"{option('lexical', True)} requires {option('index')}")
-    settings = options_from(SearchOptions, how)
-    if how.get("index") and isinstance(corpus, str | Path):
+    settings = options_from(SearchOptions, given)
+    if given.get("index") and isinstance(corpus, str | Path):
         settings = replace(settings, corpus=[os.fspath(corpus)])
-    elif how.get("index") and corpus is not None:
+    elif given.get("index") and corpus is not None:
         raise UsageError(f"{option('index')} follows files", "give their names as the corpus")
-    texts = None if corpus is None else records_of(corpus, chosen["reading"], reserved=OF_HITS)
-    vectors = options_from(EmbedOptions, chosen["vectors"])
-    if texts and WHOLE_FILE in map(texts.format_of, texts.source.paths) and not vectors.several:
-        vectors = replace(vectors, on_truncate="chunk", at="paragraph")
+    reader = None
+    has_whole_files = False
+    if corpus is not None:
+        reader = records_of(corpus, chosen["reading"], reserved=HIT_FIELDS)
+        has_whole_files = WHOLE_FILE in map(reader.format_of, reader.source.paths)
+    embed_options = options_from(EmbedOptions, chosen["vectors"])
+    if has_whole_files and not embed_options.several:
+        embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
     reranker = None
     if rerank is not None:
-        reranker = _reranker(rerank, settings, {**chosen["finding"], "revision": None})
+        reranker = _open_reranker(rerank, settings, {**chosen["model"], "revision": None})
         settings = replace(settings, top_k=max(settings.top_k, rerank_top), threshold=None)
-    folder = _find(chosen["finding"], files_for(vectors.dtype))
+    folder = _open_model(chosen["model"], files_for(embed_options.dtype))
     display = PrintedDisplay(quiet)
-    opened = Search.open(folder, vectors, settings, texts)
+    opened = Search.open(folder, embed_options, settings, reader)
     if reranker:
         opened.rerank = reranker
-    asked = GivenTexts(queries, Input.of(no_pairs=True))
-    rows = [answer.fields() for found in answers(opened, asked, display) for answer in found]
-    display.warn(opened.asked.truncation(opened.embedder.max_length, "queries"))
+    query_reader = GivenTexts(queries, Input.of(no_pairs=True))
+    rows: Rows = []
+    for batch in answers(opened, query_reader, display):
+        rows += [answer.fields() for answer in batch]
+    display.warn(opened.query_tally.truncation(opened.embedder.max_length, "queries"))
     return rows
 
 
@@ -180,11 +189,11 @@ def duplicates(
     if keep not in ("first", "longest"):
         raise UsageError(f"unknown keep {keep!r}", "one of first, longest")
     display = PrintedDisplay(quiet)
-    opened = _corpus(texts, options)
-    found = Duplicates(opened, threshold, keep, chain)
-    with stored_vectors(opened, display):
-        display.follow(found)
-    return [found.fields(group) for group in found.groups]
+    search = _open_search(texts, options)
+    run = Duplicates(search, threshold, keep, chain)
+    with stored_vectors(search, display):
+        display.follow(run)
+    return [run.fields(group) for group in run.groups]
 
 
 def corpus_map(
@@ -210,13 +219,13 @@ def corpus_map(
     require_scikit_learn()
     if color is not None:
         options = {**options, "keep_fields": options.get("keep_fields") or color}
-    opened = _corpus(texts, options, reserved=frozenset({"id", *COLUMNS}))
-    with stored_vectors(opened, PrintedDisplay(quiet)) as stored:
-        found = CorpusMap.of(stored, clusters, seed)
+    search = _open_search(texts, options, reserved=frozenset({"id", *COLUMNS}))
+    with stored_vectors(search, PrintedDisplay(quiet)) as stored:
+        layout = CorpusMap.of(stored, clusters, seed)
     if output is not None:
         title = os.fspath(texts) if isinstance(texts, str | Path) else "corpus"
-        write_file(Path(output), found.page(title, color), overwrite=overwrite)
-    return found.rows()
+        write_file(Path(output), layout.page(title, color), overwrite=overwrite)
+    return layout.rows()
 
 
 def distil(
@@ -239,19 +248,19 @@ def distil(
     from bertcli.exporting.distil import Distillation
 
     chosen = grouped(
-        options, {"finding": FINDING, "compute": names_of(Compute), "reading": READING}
+        options, {"model": MODEL_OPTIONS, "compute": names_of(Compute), "reading": READING}
     )
-    compute = options_from(EmbedOptions, chosen["compute"])
+    embed_options = options_from(EmbedOptions, chosen["compute"])
     reader = None if corpus is None else records_of(corpus, chosen["reading"], no_pairs=True)
     if words and reader is None:
         raise UsageError(f"{option('words')} requires {option('corpus')}")
     display = PrintedDisplay(quiet)
     run = Distillation(
-        _find(chosen["finding"], files_for(compute.dtype)),
+        _open_model(chosen["model"], files_for(embed_options.dtype)),
         Path(output),
         dim,
         words,
-        compute,
+        embed_options,
         reader,
         overwrite,
     )
@@ -275,36 +284,37 @@ def export(
     """
     from bertcli.exporting import folder as exporting
 
-    chosen = grouped(options, {"finding": FINDING})
+    chosen = grouped(options, {"model": MODEL_OPTIONS})
     settings = options_from(exporting.ExportOptions, {"to": to, "dtype": dtype})
     if dtype == "int8" and to == "onnx":
         raise UsageError(
             f"{option('dtype', dtype)} cannot be combined with {option('to', to)}",
             f"OpenVINO runs 8-bit graphs: use {option('to', 'openvino')}",
         )
-    source = _find(chosen["finding"], MODEL_FILES)
+    source = _open_model(chosen["model"], MODEL_FILES)
     return exporting.export(source, Path(output), settings, overwrite=overwrite)
 
 
-def _find(finding: Mapping[str, Any], files: Sequence[str]) -> ModelFolder:
-    name = os.fspath(finding.get("model", DEFAULT_MODEL))
+def _open_model(options: Mapping[str, Any], files: Sequence[str]) -> ModelFolder:
+    """Return the folder of a model, with these files, from the options in `MODEL_OPTIONS`."""
+    name = os.fspath(options.get("model", DEFAULT_MODEL))
     return find_model(
         name,
         files=files,
-        revision=finding.get("revision"),
-        offline=bool(finding.get("offline")),
+        revision=options.get("revision"),
+        offline=bool(options.get("offline")),
     )
 
 
-def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
-    """Open a model for the vectors of a corpus whose texts are compared with each other."""
+def _open_search(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
+    """Open a search over texts that are compared with each other, from options of `duplicates`."""
     from bertcli.embedding.options import EmbedOptions
     from bertcli.retrieval.search import Search, SearchOptions
 
     chosen = grouped(
         options,
         {
-            "finding": FINDING,
+            "model": MODEL_OPTIONS,
             "vectors": names_of(EmbedOptions),
             "reading": [name for name in READING if name != "pair_field"],
             "file": ["vectors"],
@@ -312,17 +322,18 @@ def _corpus(texts: Any, options: Mapping[str, Any], **settings: Any) -> Search:
     )
     file = chosen["file"].get("vectors")
     reader = records_of(texts, chosen["reading"], no_pairs=True, **settings)
-    how = options_from(EmbedOptions, chosen["vectors"])
-    kept = SearchOptions(vectors=None if file is None else Path(file), skip_empty=False)
-    return Search.open(_find(chosen["finding"], files_for(how.dtype)), how, kept, reader)
+    embed_options = options_from(EmbedOptions, chosen["vectors"])
+    search_options = SearchOptions(vectors=None if file is None else Path(file), skip_empty=False)
+    folder = _open_model(chosen["model"], files_for(embed_options.dtype))
+    return Search.open(folder, embed_options, search_options, reader)
 
 
-def _reranker(model: str | Path, search: Any, finding: Mapping[str, Any]) -> Any:
+def _open_reranker(model: str | Path, search: Any, model_options: Mapping[str, Any]) -> Any:
     """Open a cross-encoder for the hits of a search."""
     from bertcli.tasks.head import Head, Settings
     from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.rerank_answers import AnswerReranker
 
-    folder = _find({**finding, "model": model}, files_for("auto"))
+    folder = _open_model({**model_options, "model": model}, files_for("auto"))
     head = Head.open(folder, Reranker.architecture, Settings())
     return AnswerReranker(Reranker(head), search.top_k, search.threshold)

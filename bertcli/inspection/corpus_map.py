@@ -26,7 +26,7 @@ from bertcli.exporting.distil import principal_components
 from bertcli.inspection.attention import filled_page
 from bertcli.inspection.stop_words import STOP_WORDS
 from bertcli.records.record import Record, row_of
-from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, texts_at
+from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, records_of_rows
 from bertcli.versions import install_command
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
@@ -75,7 +75,7 @@ class CorpusMap:
             random = np.random.default_rng(seed)
             sample = np.sort(random.choice(total, min(total, MAX_TEXTS), replace=False))
             rows = sample.tolist()
-            texts = texts_at({*rows}, CorpusTexts(search).blocks(total))
+            texts = records_of_rows({*rows}, CorpusTexts(search).blocks(total))
             vectors = all_vectors[sample].astype(np.float64)
             distinct = len(np.unique(vectors, axis=0))
             if distinct < 2:

@@ -35,7 +35,7 @@ class Row:
 
 @dataclass
 class Agreement:
-    """The differences of two files; None where there is no row to compare."""
+    """The differences of two files; None if there are no rows to compare."""
 
     a: str
     b: str
@@ -98,9 +98,9 @@ def compare(a: str, b: str, worst: int = 5) -> Agreement:
             precision = manifest_of(path).choice("precision", PRECISIONS)
             is_float = precision is None or precision.startswith("float")
             blocks = stored(path) if is_float else floats(path)
-            first = next(blocks, np.zeros(0))
-            sides.append(put_aside(chain([first], blocks), np.float64))
-            agreement.dtype.append(precision or first.dtype.name)
+            first_block = next(blocks, np.zeros(0))
+            sides.append(put_aside(chain([first_block], blocks), np.float64))
+            agreement.dtype.append(precision or first_block.dtype.name)
         x, y = sides
         sizes = [side.shape[1:] for side in sides]  # empty for a file without lines
         sizes_differ = all(sizes) and sizes[0] != sizes[1]
@@ -178,10 +178,10 @@ def _row_cosines(p: Array, q: Array) -> Array:
     return np.clip(np.divide(products, lengths, out=both_zero, where=lengths > 0), -1, 1)
 
 
-SAMPLE = 2048  # rows at most, because all their similarities are in memory
-NEIGHBOURS = 10  # of each row, at most
-SEED = 0  # of the sample
-FEWEST_ROWS = 3  # with fewer, there is one similarity at most
+MAX_SAMPLE_ROWS = 2048  # all similarities of the sample are in memory
+MAX_NEIGHBOURS = 10  # of each row
+SAMPLE_SEED = 0
+MIN_ROWS = 3  # fewer rows have at most one similarity
 
 
 @dataclass(frozen=True)
@@ -197,13 +197,13 @@ class SimilarityAgreement:
 
 def similarity_agreement(a: Array, b: Array, is_finite: Array) -> SimilarityAgreement:
     """Compare the similarities between finite rows, or between those of a sample."""
-    keys = np.random.default_rng(SEED).random(len(a))
-    sample = np.sort(np.argsort(keys, kind="stable")[:SAMPLE])
+    keys = np.random.default_rng(SAMPLE_SEED).random(len(a))
+    sample = np.sort(np.argsort(keys, kind="stable")[:MAX_SAMPLE_ROWS])
     sample = sample[is_finite[sample]]
     count = len(sample)
-    neighbours = max(0, min(NEIGHBOURS, count - 1))
-    seed = SEED if len(a) > SAMPLE else None
-    if count < FEWEST_ROWS:
+    neighbours = max(0, min(MAX_NEIGHBOURS, count - 1))
+    seed = SAMPLE_SEED if len(a) > MAX_SAMPLE_ROWS else None
+    if count < MIN_ROWS:
         return SimilarityAgreement(None, None, neighbours, count, seed)
     similarities = []
     for vectors in (a, b):
@@ -218,6 +218,6 @@ def similarity_agreement(a: Array, b: Array, is_finite: Array) -> SimilarityAgre
     for cosines in similarities:
         np.fill_diagonal(cosines, -np.inf)  # a row is not its own neighbour
         nearest.append(np.argpartition(-cosines, neighbours - 1)[:, :neighbours].tolist())
-    shared = sum(len({*p} & {*q}) for p, q in zip(*nearest, strict=True))
+    shared = sum(len(set(p) & set(q)) for p, q in zip(*nearest, strict=True))
     overlap = shared / (count * neighbours)
     return SimilarityAgreement(correlation, overlap, neighbours, count, seed)

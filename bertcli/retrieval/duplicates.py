@@ -1,8 +1,7 @@
 """Find near-duplicate texts of a corpus, by the cosine of their vectors.
 
     run = Duplicates(search, 0.95)      # the vectors of the search are stored
-    for step in run:
-        ...
+    run.execute()
     run.groups[0].keep, run.groups[0].rows
 
 Two texts are duplicates if their cosine is at least the threshold. A text is kept unless it is a
@@ -43,7 +42,7 @@ class DuplicateGroup(NamedTuple):
 
 @dataclass
 class Duplicates:
-    """Finds the duplicates of a corpus whose vectors are stored. Iterate it once.
+    """Finds the duplicates of a corpus whose vectors are stored. Execute once.
 
     Only texts that are in groups are kept in memory.
     """
@@ -73,14 +72,14 @@ class Duplicates:
         else:
             order = None if lengths is None else np.argsort(-lengths, kind="stable")
             comparison = Selection(vectors, self.threshold, order)
-        for done in comparison:
-            show(Advance(done, "texts", None))
+        for compared in comparison:
+            show(Advance(compared, "texts", None))
         groups = comparison.groups()
         if self.chain and lengths is not None:
             groups = [longest_first(rows, lengths) for rows in groups]
         self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
         self.texts = RecordBatch.of(chained.from_iterable(self._texts_of_members(corpus)))
-        self.groups = [scored(vectors, rows) for rows in groups]
+        self.groups = [scored_group(vectors, rows) for rows in groups]
         self.groups.sort(key=lambda group: group.keep)
         return self.groups
 
@@ -122,8 +121,8 @@ class Duplicates:
         columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
         names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
         for name in [*names, *(ORIGIN if self.search.texts.source.fields.with_location else ())]:
-            keep, *others = (getattr(self.record_of(row), name) for row in (group.keep, *rows))
-            columns |= {f"keep_{name}": keep, f"{name}s": others}
+            columns[f"keep_{name}"] = getattr(self.record_of(group.keep), name)
+            columns[f"{name}s"] = [getattr(self.record_of(row), name) for row in rows]
         return columns
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -144,17 +143,17 @@ class Duplicates:
 
 
 def longest_first(rows: Array, lengths: Array) -> Array:
-    """Return the rows of a group, with that of the longest text (the first of these) in front."""
+    """Return the rows of a group with the longest text first; of several, the first of them."""
     longest = int(rows[lengths[rows].argmax()])
     return np.concatenate([[longest], rows[rows != longest]])
 
 
-def scored(vectors: Array, rows: Array) -> DuplicateGroup:
+def scored_group(vectors: Array, rows: Array) -> DuplicateGroup:
     """Return the group of these rows; the first row is kept."""
     keep = int(rows[0])
-    others = rows[1:]
-    scores = cosines(vectors, np.repeat(keep, len(others)), others)
-    return DuplicateGroup(keep, others, scores)
+    duplicates = rows[1:]
+    scores = cosines(vectors, np.repeat(keep, len(duplicates)), duplicates)
+    return DuplicateGroup(keep, duplicates, scores)
 
 
 # --- pairs of rows ---
@@ -179,7 +178,7 @@ class Pairs(NamedTuple):
     """Candidate pairs between two lists of rows."""
 
     rows: Array  # [a]
-    others: Array  # [b]
+    other_rows: Array  # [b]
     is_candidate: Array  # bool [a, b]: not below the threshold in float32
     products: Array  # float32 [a, b]
 
@@ -233,14 +232,14 @@ class Comparison:
         i, j = nonzero_lines(is_candidate)
         return Pairs(
             rows=left.rows[a[i]],
-            others=right.rows[b[j]],
+            other_rows=right.rows[b[j]],
             is_candidate=submatrix(is_candidate, i, j),
             products=submatrix(products, i, j),
         )
 
-    def are_duplicates(self, rows: Array, others: Array) -> Array:
+    def are_duplicates(self, rows: Array, other_rows: Array) -> Array:
         """Return True for each pair of rows that are duplicates, computed in float64: [p]."""
-        return cosines(self.vectors, rows, others) >= self.threshold
+        return cosines(self.vectors, rows, other_rows) >= self.threshold
 
 
 class Selection(Comparison):
@@ -259,6 +258,7 @@ class Selection(Comparison):
         self.kept_by = self.kept_by[self.kept_by]  # for rows with equal vectors
 
     def _still_kept(self, rows: Array) -> Array:
+        """Return those of the rows that have not been removed."""
         return rows[self.kept_by[rows] == rows]
 
     def _kept_among(self, rows: Array) -> Array:
@@ -273,23 +273,24 @@ class Selection(Comparison):
             kept = np.concatenate([kept, self._still_kept(strip)])
         return kept
 
-    def _remove(self, kept: ScreenedRows, others: ScreenedRows) -> None:
-        """Remove the rows of `others` that are duplicates of a kept row, in favour of the first."""
-        pairs = self.pairs(kept, others)
+    def _remove(self, kept: ScreenedRows, later: ScreenedRows) -> None:
+        """Remove the later rows that are duplicates of a kept row, in favour of the first one."""
+        pairs = self.pairs(kept, later)
         count = len(pairs.rows)
         if not count:
             return
         certain = pairs.products >= self.threshold + ROUNDING
-        first = np.where(certain.any(axis=0), certain.argmax(axis=0), count)  # [b]
-        doubtful = pairs.is_candidate & (np.arange(count)[:, None] < first)
+        # Index of the first kept row that is a duplicate of each later row, or ``count``, [b].
+        first_duplicate = np.where(certain.any(axis=0), certain.argmax(axis=0), count)
+        doubtful = pairs.is_candidate & (np.arange(count)[:, None] < first_duplicate)
         a, b = doubtful.nonzero()
         for start in range(0, len(a), PAIRS_PER_STEP):
             rows = a[start : start + PAIRS_PER_STEP]
             columns = b[start : start + PAIRS_PER_STEP]
-            confirmed = self.are_duplicates(pairs.rows[rows], pairs.others[columns])
-            np.minimum.at(first, columns[confirmed], rows[confirmed])
-        removed = first < count
-        self.kept_by[pairs.others[removed]] = pairs.rows[first[removed]]
+            confirmed = self.are_duplicates(pairs.rows[rows], pairs.other_rows[columns])
+            np.minimum.at(first_duplicate, columns[confirmed], rows[confirmed])
+        removed = first_duplicate < count
+        self.kept_by[pairs.other_rows[removed]] = pairs.rows[first_duplicate[removed]]
 
     def _select(self, block: ScreenedRows) -> None:
         """Remove the rows of a block that are duplicates of an earlier kept row of the block."""
@@ -300,11 +301,11 @@ class Selection(Comparison):
             if self.kept_by[row] != row:
                 continue
             columns = np.flatnonzero(pairs.is_candidate[number])
-            columns = columns[self.kept_by[pairs.others[columns]] == pairs.others[columns]]
+            columns = columns[self.kept_by[pairs.other_rows[columns]] == pairs.other_rows[columns]]
             removed = pairs.products[number, columns] >= self.threshold + ROUNDING
-            doubtful = pairs.others[columns[~removed]]
+            doubtful = pairs.other_rows[columns[~removed]]
             removed[~removed] = self.are_duplicates(np.repeat(row, len(doubtful)), doubtful)
-            self.kept_by[pairs.others[columns[removed]]] = row
+            self.kept_by[pairs.other_rows[columns[removed]]] = row
 
 
 class Components(Comparison):
@@ -312,32 +313,33 @@ class Components(Comparison):
 
     def __iter__(self) -> Iterator[int]:
         """Yield the number of rows that were compared with all others."""
-        for top in range(0, len(self.distinct), ROWS_PER_BLOCK):
-            left = self.block(self.distinct[top : top + ROWS_PER_BLOCK])
-            for start in range(top, len(self.distinct), ROWS_PER_STRIP):
+        for block_start in range(0, len(self.distinct), ROWS_PER_BLOCK):
+            block_stop = block_start + ROWS_PER_BLOCK
+            left = self.block(self.distinct[block_start:block_stop])
+            for start in range(block_start, len(self.distinct), ROWS_PER_STRIP):
                 right = self.block(self.distinct[start : start + ROWS_PER_STRIP])
-                overlap = start < top + ROWS_PER_BLOCK
-                later = left.rows[:, None] < right.rows if overlap else None
-                self._join(self.pairs(left, right, later))
+                overlaps = start < block_stop
+                is_later = left.rows[:, None] < right.rows if overlaps else None
+                self._join(self.pairs(left, right, is_later))
             yield int(left.rows[-1]) + 1
         self.kept_by = self._roots(np.arange(len(self.kept_by)))
 
     def _join(self, pairs: Pairs) -> None:
         """Join the components of pairs of duplicates."""
-        rows, others, is_duplicate, products = pairs
+        rows, other_rows, is_duplicate, products = pairs
         doubtful = is_duplicate & (products < self.threshold + ROUNDING)
         for line in np.flatnonzero(doubtful.any(axis=1)):
             columns = np.flatnonzero(doubtful[line])
             is_duplicate[line, columns] = self.are_duplicates(
-                np.repeat(rows[line], len(columns)), others[columns]
+                np.repeat(rows[line], len(columns)), other_rows[columns]
             )
-        while True:  # each turn joins at least half of the components that are left
-            is_duplicate &= self._roots(rows)[:, None] != self._roots(others)
+        while True:  # each turn joins at least half of the remaining components
+            is_duplicate &= self._roots(rows)[:, None] != self._roots(other_rows)
             if not is_duplicate.any():
                 break
             a, b = nonzero_lines(is_duplicate)
-            self._unite(rows[a], others[is_duplicate[a].argmax(axis=1)])
-            self._unite(rows[is_duplicate[:, b].argmax(axis=0)], others[b])
+            self._unite(rows[a], other_rows[is_duplicate[a].argmax(axis=1)])
+            self._unite(rows[is_duplicate[:, b].argmax(axis=0)], other_rows[b])
 
     def _unite(self, a: Array, b: Array) -> None:
         """Join the components of pairs of rows."""
@@ -381,11 +383,11 @@ def screen(vectors: Array, axes: Array) -> Array:
     return np.column_stack([coordinates, np.sqrt(squared_residuals.clip(0) + ROUNDING)])
 
 
-def cosines(vectors: Array, rows: Array, others: Array) -> Array:
+def cosines(vectors: Array, rows: Array, other_rows: Array) -> Array:
     """Return the cosines of pairs of rows in float64, [p]."""
     scores = [np.zeros(0)]
     for start in range(0, len(rows), PAIRS_PER_STEP):
         left = unit(vectors[rows[start : start + PAIRS_PER_STEP]])
-        right = unit(vectors[others[start : start + PAIRS_PER_STEP]])
+        right = unit(vectors[other_rows[start : start + PAIRS_PER_STEP]])
         scores.append(np.einsum("nd,nd->n", left, right))
     return np.concatenate(scores).round(DIGITS)

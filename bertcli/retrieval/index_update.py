@@ -80,11 +80,14 @@ from bertcli.versions import __version__
 if TYPE_CHECKING:
     from bertcli.embedding.pooling import EmbeddedBlock
 
-SETTLED = 2 * 10**9  # nanoseconds: the coarsest resolution of file times is 2 s (FAT)
+SETTLED_NS = 2 * 10**9  # nanoseconds: the coarsest resolution of file times is 2 s (FAT)
 DIGEST_BYTES = 16
-COPIED = 1 << 20  # bytes copied at a time
-NUMBER = "\0number"  # field with the number in its file of a record without an id
-FILE, ENTRY, EMPTY = "file", "entry", "empty"  # keys of a row in the run folder
+COPY_BYTES = 1 << 20  # bytes copied at a time
+NUMBER = "\0number"  # field with the number of a record without an id, within its file
+# Keys of a row in the run folder.
+FILE = "file"
+ENTRY = "entry"
+EMPTY = "empty"
 # Options of `Input`, by their names in manifests. A change of TEXT_OPTIONS is an error; after a
 # change of OTHER_OPTIONS, all files are read again and vectors are reused.
 TEXT_OPTIONS = ("format", "delimiter", "text_field", "join", "skip_empty")
@@ -155,8 +158,9 @@ class IndexUpdate:
         return update
 
     def _refuse_other(self, old: SearchIndex) -> None:
+        """Raise InputError if the index is of another corpus, or made with other options."""
         corpus = old.manifest.object("corpus")
-        paths = {*(corpus.texts("paths") or ())}
+        paths = set(corpus.texts("paths") or ())
         files = {file.name for file in old.files}
         if files and files.isdisjoint(self.names) and paths.isdisjoint(self._corpus_paths):
             names = ", ".join(corpus.texts("names") or ())
@@ -170,9 +174,10 @@ class IndexUpdate:
 
     @property
     def _corpus_paths(self) -> list[str]:
+        """The resolved paths of the corpus, as in the manifest."""
         return [input_name(os.path.realpath(name)) for name in self.corpus]
 
-    def described_corpus(self) -> dict[str, list[str]]:
+    def corpus_entry(self) -> dict[str, list[str]]:
         """Return the entry of the corpus in the manifest: paths as given, and resolved."""
         return {"names": [input_name(name) for name in self.corpus], "paths": self._corpus_paths}
 
@@ -189,22 +194,23 @@ class IndexUpdate:
 
     @property
     def _other_options(self) -> dict[str, Any]:
+        """The options whose change requires that all files are read again."""
         options = self.reader.source.options
         return {name: options[name] for name in OTHER_OPTIONS}
 
     def _compare_files(self) -> None:
-        """Set the state of all files, and which are unchanged."""
+        """Set `found`, `unchanged` and `is_current`."""
         old = self.old
-        known: dict[str, CorpusFile] = {}
+        old_files: dict[str, CorpusFile] = {}  # those whose rows can be kept, by name
         if old and old.manifest.object("read") == self._other_options:
-            known = {file.name: file for file in old.files}
+            old_files = {file.name: file for file in old.files}
         source = self.reader.source
         for path in dict.fromkeys(source.paths):
-            file = state_of(path, known.get(input_name(path)))
+            old_file = old_files.get(input_name(path))
+            file = file_state(path, old_file)
             self.found[file.name] = file
-            before = known.get(file.name)
-            if before and before.sha256 == file.sha256:
-                file = replace(file, records=before.records, rows=before.rows)
+            if old_file and old_file.sha256 == file.sha256:
+                file = replace(file, records=old_file.records, rows=old_file.rows)
                 self.unchanged[file.name] = file
         is_current = old is not None and [file.name for file in old.files] == self.names
         self.is_current = is_current and len(self.unchanged) == len(self.found)
@@ -218,13 +224,13 @@ class IndexUpdate:
         changed = self.found.keys() - self.unchanged.keys()
         paths = [path for path in dict.fromkeys(source.paths) if input_name(path) in changed]
         numbers = FileNumbers(self.reader.divide)
-        fresh = Reader(replace(source, paths=tuple(paths)))
-        fresh.divide_by(numbers, self.reader.unit)
+        reader = Reader(replace(source, paths=tuple(paths)))
+        reader.divide_by(numbers, self.reader.unit)
         folder = Path(os.path.realpath(self.path))
         target = IndexTarget(folder / MANIFEST, "npy", update=True, plan=self, numbers=numbers)
-        return IndexRun(self.embedder, fresh, target)
+        return IndexRun(self.embedder, reader, target)
 
-    def settle(self) -> None:
+    def update_file_times(self) -> None:
         """Write the current times of unchanged files to the manifest of a current index.
 
         Also remove an interrupted run. Errors are ignored; the next search tries again.
@@ -232,16 +238,16 @@ class IndexUpdate:
         files = index_files(self.path)
         old = self.old
         assert old is not None
-        present_files = [self.unchanged[name] for name in self.names]
-        if present_files == old.files and not files.folder.exists():
+        current_files = [self.unchanged[name] for name in self.names]
+        if current_files == old.files and not files.folder.exists():
             return
-        entries = [asdict(file) for file in present_files]
+        entries = [asdict(file) for file in current_files]
         with suppress(OutputError, OSError), files.locked():
-            present = open_index(self.path)
-            if present and present.manifest == old.manifest:
+            current_index = open_index(self.path)
+            if current_index and current_index.manifest == old.manifest:
                 with replacing(files.manifest, files.folder / SAVING, mode_of(files)) as file:
                     file.write(json_text({**old.manifest, "files": entries}))
-                remove_old_files(files.manifest.parent, present.tag)
+                remove_old_files(files.manifest.parent, current_index.tag)
             files.clear()
 
     def refuse_changes_while_read(self) -> None:
@@ -255,24 +261,24 @@ class IndexUpdate:
 
     def sections(self, fresh: FreshRows, numbers: FileNumbers) -> list[tuple[CorpusFile, Section]]:
         """Return the files of the corpus in order, each with the section of its rows."""
-        first_old = dict[str, int]()
+        old_first_rows: dict[str, int] = {}
         if self.old:
             pairs = zip(self.old.files, self.old.first_rows, strict=True)
-            first_old = {file.name: row for file, row in pairs}
-        first_new = dict[str, int]()
+            old_first_rows = {file.name: row for file, row in pairs}
+        new_first_rows: dict[str, int] = {}
         row = 0
         for name, count in fresh.counts.items():
-            first_new[name] = row
+            new_first_rows[name] = row
             row += count
         sections = []
         for name in self.names:
             if name in self.unchanged:
                 file = self.unchanged[name]
-                sections.append((file, Section(False, first_old[name], file.rows)))
+                sections.append((file, Section(False, old_first_rows[name], file.rows)))
                 continue
             rows = fresh.counts.get(name, 0)
             file = replace(self.found[name], records=numbers.records.get(name, 0), rows=rows)
-            sections.append((file, Section(True, first_new.get(name, 0), rows)))
+            sections.append((file, Section(True, new_first_rows.get(name, 0), rows)))
         return sections
 
     def count_changes(
@@ -282,20 +288,22 @@ class IndexUpdate:
 
         A row that is added to a file is changed, not new, for each row removed from the file.
         """
-        before: dict[str, Counter[bytes]] = {}
+        old_digests: dict[str, Counter[bytes]] = {}
         if self.old:
             for file, row in zip(self.old.files, self.old.first_rows, strict=True):
                 if file.name not in self.unchanged:
-                    before[file.name] = _digests(self.old.arrays, row, file.rows)
-        after = {
+                    old_digests[file.name] = _digests(self.old.arrays, row, file.rows)
+        new_digests = {
             file.name: _digests(fresh.arrays, section.first, section.size)
             for file, section in sections
             if section.is_new
         }
-        self.new = self.changed = self.deleted = 0
-        for name in before | after:
-            old = before.get(name, Counter())
-            new = after.get(name, Counter())
+        self.new = 0
+        self.changed = 0
+        self.deleted = 0
+        for name in old_digests | new_digests:
+            old = old_digests.get(name, Counter())
+            new = new_digests.get(name, Counter())
             added = (new - old).total()
             removed = (old - new).total()
             changed = min(added, removed)
@@ -314,25 +322,25 @@ class IndexUpdate:
         )
 
 
-def refuse_other_options(
-    path: Path, recorded: Mapping[str, Any], chosen: Mapping[str, Any]
-) -> None:
+def refuse_other_options(path: Path, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise InputError, listing the differences, for an index made with other options."""
-    before = flat(recorded)
-    now = flat(chosen)
-    different = [
-        f"{name} was {shown(before.get(name))}, now {shown(now.get(name))}"
-        for name in dict.fromkeys([*now, *before])
-        if before.get(name) != now.get(name) and name.partition(".")[0] not in ENGINE_FACTS
-    ]
-    if different:
+    old_values = flat(recorded)
+    new_values = flat(given)
+    differences = []
+    for name in dict.fromkeys([*new_values, *old_values]):
+        old = old_values.get(name)
+        new = new_values.get(name)
+        if old != new and name.partition(".")[0] not in ENGINE_FACTS:
+            differences.append(f"{name} was {shown(old)}, now {shown(new)}")
+    if differences:
         raise InputError(
-            f"{path}: was made with other options: {'; '.join(different)}",
+            f"{path}: was made with other options: {'; '.join(differences)}",
             "run the command as it was, or delete the folder to make it again",
         )
 
 
 def _digests(arrays: RowArrays, first: int, count: int) -> Counter[bytes]:
+    """Return how often each text digest occurs in ``count`` rows from ``first``."""
     return Counter(map(bytes, arrays.digests[first : first + count]))
 
 
@@ -340,28 +348,28 @@ def _digests(arrays: RowArrays, first: int, count: int) -> Counter[bytes]:
 
 
 def version_of(path: str) -> tuple[int, int, int, int]:
-    """Return the size, times and inode of a file. Raises InputError."""
+    """Return the size, times and inode of a file. Raises InputError if it is missing."""
     try:
         status = os.stat(path)
-    except OSError as failed:
-        raise InputError(f"{input_name(path)}: {failed.strerror}") from None
+    except OSError as error:
+        raise InputError(f"{input_name(path)}: {error.strerror}") from None
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def state_of(path: str, before: CorpusFile | None) -> CorpusFile:
-    """Return the state of a file. It is read only if it may differ from its state ``before``.
+def file_state(path: str, indexed: CorpusFile | None) -> CorpusFile:
+    """Return the state of a file. It is read only if it may differ from its ``indexed`` state.
 
     Raises InputError if it cannot be read.
     """
     now = time.time_ns()
     version = version_of(path)
-    if before and before.settled and version == before.version:
-        return before
+    if indexed and indexed.settled and version == indexed.version:
+        return indexed
     try:
         digest = sha256(Path(path))
-    except OSError as failed:
-        raise InputError(f"{input_name(path)}: {failed.strerror}") from None
-    settled = max(version[1:3]) < now - SETTLED
+    except OSError as error:
+        raise InputError(f"{input_name(path)}: {error.strerror}") from None
+    settled = max(version[1:3]) < now - SETTLED_NS
     return CorpusFile(input_name(path), *version, settled, digest, records=0, rows=0)
 
 
@@ -370,22 +378,23 @@ class FileNumbers:
 
     def __init__(self, divide: Divide | None) -> None:
         self.divide = divide
-        self.first: dict[str, int] = {}
+        self.first_records: dict[str, int] = {}  # number of each file's first record in the run
         self.records: dict[str, int] = {}  # records of each file so far
 
     def __call__(self, reader: Reader, block: RecordBatch, first: int) -> Iterable[RecordBatch]:
         """Return the numbered and divided records of a block, all of one file."""
         if not len(block):
             return [block]
-        start = self.first.setdefault(block.files[0], first)
+        start = self.first_records.setdefault(block.files[0], first)
         self.records[block.files[0]] = first + len(block) - start
         ids = block.ids or repeat(None, len(block))
-        extras: list[dict[str, Any] | None] = []
-        for number, (key, extra) in enumerate(
-            zip(ids, block.extras or repeat(None), strict=False), first - start
-        ):
-            extras.append(extra if key is not None else {**(extra or {}), NUMBER: number})
-        numbered = replace(block, extras=extras if any(extras) else None)
+        pairs = zip(ids, block.extras or repeat(None), strict=False)
+        numbered_fields: list[dict[str, Any] | None] = []
+        for number, (key, fields) in enumerate(pairs, first - start):
+            if key is None:
+                fields = {**(fields or {}), NUMBER: number}
+            numbered_fields.append(fields)
+        numbered = replace(block, extras=numbered_fields if any(numbered_fields) else None)
         return self.divide(reader, numbered, first) if self.divide else [numbered]
 
 
@@ -442,9 +451,9 @@ class IndexTarget(VectorTarget):
         """Return the stored fields of records: file, line of the index, and True if empty."""
         entries = []
         for record in block.records:
-            extra = dict(record.extra or {})
-            number = extra.pop(NUMBER, None)
-            entry = line_of(record._replace(extra=extra), number)
+            carried = dict(record.extra or {})
+            number = carried.pop(NUMBER, None)
+            entry = line_of(record._replace(extra=carried), number)
             entries.append({FILE: record.file, EMPTY: is_empty(record), ENTRY: entry})
         return Fields(len(entries), others=entries)
 
@@ -464,7 +473,8 @@ class IndexWriter(VectorWriter):
         files = index_files(self.plan.path)
         self.path = files.path
         self.root = files.output
-        self.output = self.manifest = files.manifest
+        self.output = files.manifest
+        self.manifest = files.manifest
         self.folder = files.folder
         self.lock = files.lock
         self.index = self.folder / NEW_INDEX
@@ -503,7 +513,7 @@ class IndexWriter(VectorWriter):
         finally:
             self.journal = fresh_journal
         rows = rows_in(self.folder, journal)
-        digests = [*chain.from_iterable(fields.digests or () for fields in rows.fields())]
+        digests = list(chain.from_iterable(fields.digests or () for fields in rows.fields()))
         if not rows.count or len(digests) != rows.count:
             return None
         return digests, put_aside(rows.raw())
@@ -516,55 +526,58 @@ class IndexWriter(VectorWriter):
         self.plan.refuse_changes_while_read()
         rows = rows_in(self.folder, self.journal)
         with explained(self.path), fresh_rows(self.folder / NEW_INDEX, rows) as fresh:
-            sections = self.plan.sections(fresh, self.target.numbers)
-            self.plan.count_changes(sections, fresh)
-            pieces = [section for _, section in sections if section.size]
-            self._write_vectors(pieces, fresh)
-            self._write_texts(pieces, fresh)
-            self._write_rows(pieces, fresh)
-            self._publish(summary, [file for file, _ in sections], pieces, fresh)
+            file_sections = self.plan.sections(fresh, self.target.numbers)
+            self.plan.count_changes(file_sections, fresh)
+            sections = [section for _, section in file_sections if section.size]
+            self._write_vectors(sections, fresh)
+            self._write_texts(sections, fresh)
+            self._write_rows(sections, fresh)
+            self._publish(summary, [file for file, _ in file_sections], sections, fresh)
         with explained(self.path):
             for file in self.files.values():
                 file.close()  # Windows cannot remove an open file
             self.clear()
 
-    def _write_vectors(self, pieces: Sequence[Section], fresh: FreshRows) -> None:
+    def _write_vectors(self, sections: Sequence[Section], fresh: FreshRows) -> None:
+        """Write the vectors of the new index."""
         width = self.plan.embedder.nothing.shape[1]
 
-        def parts() -> Iterator[bytes]:
-            for section in pieces:
+        def blocks() -> Iterator[bytes]:
+            for section in sections:
                 vectors = self._rows_of(section, fresh).vectors
                 for start in range(section.first, section.first + section.size, ROWS):
                     stop = min(start + ROWS, section.first + section.size)
                     yield np.asarray(vectors[start:stop], "<f4").tobytes()
 
         with synced_file(self.folder / NEW_OUTPUT) as file:
-            shape = (sum(section.size for section in pieces), width)
-            write_arrays(file, "npy", {"": ArrayParts("<f4", shape, parts())})
+            shape = (sum(section.size for section in sections), width)
+            write_arrays(file, "npy", {"": ArrayParts("<f4", shape, blocks())})
 
-    def _write_texts(self, pieces: Sequence[Section], fresh: FreshRows) -> None:
+    def _write_texts(self, sections: Sequence[Section], fresh: FreshRows) -> None:
+        """Copy the lines of the new index."""
         with synced_file(self.folder / NEW_TEXTS) as file:
-            for section in pieces:
+            for section in sections:
                 rows = self._rows_of(section, fresh)
-                begin = int(rows.arrays.offsets[section.first])
-                left = int(rows.arrays.offsets[section.first + section.size]) - begin
-                rows.texts.seek(begin)
-                while left:
-                    block = rows.texts.read(min(COPIED, left))
+                start = int(rows.arrays.offsets[section.first])
+                remaining = int(rows.arrays.offsets[section.first + section.size]) - start
+                rows.texts.seek(start)
+                while remaining:
+                    block = rows.texts.read(min(COPY_BYTES, remaining))
                     if not block:
                         raise InputError(f"{self.path}: was changed while it was read", DELETE)
                     file.write(block)
-                    left -= len(block)
+                    remaining -= len(block)
 
-    def _write_rows(self, pieces: Sequence[Section], fresh: FreshRows) -> None:
-        parts = [fresh.arrays.taken(0, 0)]
-        for section in pieces:
+    def _write_rows(self, sections: Sequence[Section], fresh: FreshRows) -> None:
+        """Write the arrays of the new index; offsets are those of its own lines."""
+        section_arrays = [fresh.arrays.taken(0, 0)]
+        for section in sections:
             arrays = self._rows_of(section, fresh).arrays
-            parts.append(arrays.taken(section.first, section.first + section.size))
-        columns = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ARRAYS
-        }
-        sizes = [np.diff(part.offsets) for part in parts]
+            section_arrays.append(arrays.taken(section.first, section.first + section.size))
+        columns = {}
+        for name in ROW_ARRAYS:
+            columns[name] = np.concatenate([getattr(arrays, name) for arrays in section_arrays])
+        sizes = [np.diff(arrays.offsets) for arrays in section_arrays]
         columns["offsets"] = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
         arrays_of_file = {
             name: ArrayParts(dtype, columns[name].shape, [columns[name].astype(dtype).tobytes()])
@@ -578,7 +591,7 @@ class IndexWriter(VectorWriter):
         old = self.plan.old
         return fresh if section.is_new or old is None else old
 
-    def _merged_terms(self, pieces: Sequence[Section], fresh: FreshRows) -> Postings | None:
+    def _merged_terms(self, sections: Sequence[Section], fresh: FreshRows) -> Postings | None:
         """Return the postings of the new index; None if the old one has none."""
         old = self.plan.old
         postings = old.stored_terms() if old else None
@@ -586,19 +599,19 @@ class IndexWriter(VectorWriter):
             return None
         index = Bm25(self.plan.embedder.runtime.tokenizer)
         fresh.texts.seek(0)
-        while lines := [*islice(fresh.texts, ROWS)]:
+        while lines := list(islice(fresh.texts, ROWS)):
             index.add([record_of(line, str(self.path))[0] for line in lines])
-        parts = []
+        mapped_postings = []
         for is_new, stored in ((False, postings), (True, index.postings)):
-            maps = new_rows(pieces, len(stored.lengths), is_new=is_new)
-            parts += [(stored, mapping) for mapping in maps]
-        return merge_postings(parts, sum(section.size for section in pieces))
+            maps = row_maps(sections, len(stored.lengths), is_new=is_new)
+            mapped_postings += [(stored, row_map) for row_map in maps]
+        return merge_postings(mapped_postings, sum(section.size for section in sections))
 
     def _publish(
         self,
         summary: Mapping[str, Any],
         files: Sequence[CorpusFile],
-        pieces: Sequence[Section],
+        sections: Sequence[Section],
         fresh: FreshRows,
     ) -> None:
         """Move the new files to the index, the manifest last, and remove the old files."""
@@ -613,11 +626,11 @@ class IndexWriter(VectorWriter):
             "versions": summary["versions"],
             "same_bits": summary["same_bits"],
             "fingerprint": made_by(plan.embedder),
-            "corpus": plan.described_corpus(),
+            "corpus": plan.corpus_entry(),
             "input": {name: options[name] for name in TEXT_OPTIONS},
             "read": {name: options[name] for name in OTHER_OPTIONS},
             "chunks": plan.embedder.chunks,
-            "rows": sum(section.size for section in pieces),
+            "rows": sum(section.size for section in sections),
             "files": [asdict(file) for file in files],
             "tag": tag,
             "sha256": digests,
@@ -625,7 +638,7 @@ class IndexWriter(VectorWriter):
         mode = mode_of(index_files(plan.path))
         self.root.mkdir(exist_ok=True)
         ends = {"vectors": VECTORS_END, "texts": TEXTS_END, "rows": ROWS_END}
-        postings = self._merged_terms(pieces, fresh)
+        postings = self._merged_terms(sections, fresh)
         for name, file_name in new_files.items():
             move(self.folder / file_name, self.root / f"{tag}{ends[name]}", mode)
         if postings:
@@ -664,7 +677,7 @@ def fresh_rows(path: Path, rows: Rows) -> Iterator[FreshRows]:
     offsets = array("q", [0])
     checksums = array("L")
     digests = bytearray()
-    empty = bytearray()
+    is_empty_text = bytearray()
     counts: Counter[str] = Counter()
     with open(path, "w+b", opener=opener(None)) as texts:
         for fields in rows.fields():
@@ -675,7 +688,7 @@ def fresh_rows(path: Path, rows: Rows) -> Iterator[FreshRows]:
                 offsets.append(offsets[-1] + len(line))
                 checksums.append(crc32(line))
                 digests += bytes.fromhex(digest)
-                empty.append(entry[EMPTY])
+                is_empty_text.append(entry[EMPTY])
                 counts[entry[FILE]] += 1
         texts.flush()
         width = rows.shape[-1]
@@ -687,12 +700,12 @@ def fresh_rows(path: Path, rows: Rows) -> Iterator[FreshRows]:
             np.array(offsets, np.int64),
             np.array(checksums, np.uint32),
             np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES),
-            np.frombuffer(bytes(empty), np.uint8),
+            np.frombuffer(bytes(is_empty_text), np.uint8),
         )
         yield FreshRows(vectors, arrays, texts, counts)
 
 
-def new_rows(pieces: Sequence[Section], size: int, *, is_new: bool) -> list[Array]:
+def row_maps(sections: Sequence[Section], size: int, *, is_new: bool) -> list[Array]:
     """Return maps from the ``size`` old or new rows to rows of the new index, int64 [size].
 
     -1 means that a row is not in the new index. There are several maps if a file is several times
@@ -700,11 +713,11 @@ def new_rows(pieces: Sequence[Section], size: int, *, is_new: bool) -> list[Arra
     """
     maps = [np.full(size, -1, np.int64)]
     row = 0
-    for section in pieces:
+    for section in sections:
         if section.is_new == is_new:
-            place = slice(section.first, section.first + section.size)
-            if (maps[-1][place] >= 0).any():
+            rows = slice(section.first, section.first + section.size)
+            if (maps[-1][rows] >= 0).any():
                 maps.append(np.full(size, -1, np.int64))
-            maps[-1][place] = np.arange(row, row + section.size)
+            maps[-1][rows] = np.arange(row, row + section.size)
         row += section.size
     return maps

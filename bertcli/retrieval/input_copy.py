@@ -26,17 +26,17 @@ from bertcli.records.record import Record
 
 
 class InputCopy:
-    """A copy of selected records of a reader, in the format ``form``.
+    """A copy of selected records of a reader, in the format ``file_format``.
 
     Raises InputError for an input that cannot be copied.
     """
 
-    def __init__(self, reader: Reader, form: str) -> None:
-        self.form = form
+    def __init__(self, reader: Reader, file_format: str) -> None:
+        self.file_format = file_format
         formats = {reader.source.format_of(path) for path in reader.source.paths}
-        self.in_columns = FORMATS[form].is_columnar and formats == {form}
+        self.in_columns = FORMATS[file_format].is_columnar and formats == {file_format}
         source = reader.source
-        if form != TXT and not self.in_columns:
+        if file_format != TXT and not self.in_columns:
             source = source.changed(keep_rows=True, with_location=False)
         self.reader = Reader(source)
         self.paths = list(dict.fromkeys(self.reader.source.paths))
@@ -52,7 +52,7 @@ class InputCopy:
     @property
     def writer(self) -> str:
         """The name of the writer: of finished bytes for Parquet to Parquet, else of rows."""
-        return FINISHED if self.in_columns else self.form
+        return FINISHED if self.in_columns else self.file_format
 
     def write(self, is_kept: Array, write: Write) -> None:
         """Write the records that are True in ``is_kept``, bool [n]."""
@@ -60,7 +60,7 @@ class InputCopy:
             self._write_columns(is_kept, write)
             return
         any_rows = False
-        for records in self._kept(is_kept):
+        for records in self._kept_records(is_kept):
             if len(records):
                 write([self._row(record) for record in records])
                 any_rows = True
@@ -68,19 +68,20 @@ class InputCopy:
             fields = self.reader.fields
             write([TableHeader(dict.fromkeys(fields.carried if fields else ["text"]))])
 
-    def _kept(self, is_kept: Array) -> Iterator[RecordBatch]:
-        first = 0
+    def _kept_records(self, is_kept: Array) -> Iterator[RecordBatch]:
+        """Yield the records to copy, one batch per block of the input."""
+        start = 0
         for block in self.reader.blocks():
-            rows = np.flatnonzero(is_kept[first : first + len(block)]).tolist()
+            rows = np.flatnonzero(is_kept[start : start + len(block)]).tolist()
             yield block.take(rows)
-            first += len(block)
+            start += len(block)
 
     def _row(self, record: Record) -> Row:
         """Return the row of a record.
 
         A record without fields has its text, and its id if it has one (the name of a whole file).
         """
-        if self.form == TXT:
+        if self.file_format == TXT:
             return {"text": record.text}
         if record.extra is not None:
             return record.extra
@@ -93,18 +94,18 @@ class InputCopy:
         from bertcli.formats.parquet import copy_rows
 
         lines = {path: array("q") for path in self.paths}
-        for records in self._kept(is_kept):
+        for records in self._kept_records(is_kept):
             for path, line in zip(records.files, records.lines, strict=True):
                 lines[path].append(line)
-        chosen = []
+        masks = []  # bool [n] of each file: True for rows to copy
         for path in self.paths:
             mask = np.zeros(max(lines[path], default=0), bool)
             mask[np.array(lines[path], int) - 1] = True
-            chosen.append(mask)
+            masks.append(mask)
 
-        def put(data: Any) -> int:
-            write([bytes(data)])
-            return len(data)
+        def write_bytes(block: Any) -> int:
+            write([bytes(block)])
+            return len(block)
 
-        file: Any = SimpleNamespace(write=put, flush=bool, close=bool, closed=False)
-        copy_rows(self.paths, chosen, self.schema, file)
+        file: Any = SimpleNamespace(write=write_bytes, flush=bool, close=bool, closed=False)
+        copy_rows(self.paths, masks, self.schema, file)

@@ -70,11 +70,13 @@ class _Replacements(dict[int, str | None]):
     """
 
     def __missing__(self, code: int) -> str | None:
-        self[code] = replacement = self._of(chr(code))
+        replacement = self._replacement(chr(code))
+        self[code] = replacement
         return replacement
 
     @staticmethod
-    def _of(character: str) -> str | None:
+    def _replacement(character: str) -> str | None:
+        """Return the text in place of a character; None to remove it."""
         code = ord(character)
         category = unicodedata.category(character)
         if category[0] == "Z" or character in "\t\n\r":
@@ -110,11 +112,11 @@ def terms_of_chunk(chunk: str, tokenizer: Tokenizer) -> Terms:
         return Terms([chunk.lower()], [])
     words: list[str] = []
     for number, run in enumerate(UNSEPARATED.split(chunk)):
-        words += _pieces_of(run, tokenizer) if number % 2 else words_of(run)
-    inner = [number for number, word in enumerate(words) if word.isalnum()]
-    joined = words[inner[0] : inner[-1] + 1] if inner else []
-    has_punctuation = len(joined) > 2 and not all(map(str.isalnum, joined))
-    return Terms(words, ["".join(joined)] if has_punctuation else [])
+        words += _tokens_or_letters(run, tokenizer) if number % 2 else words_of(run)
+    alphanumeric = [number for number, word in enumerate(words) if word.isalnum()]
+    compound = words[alphanumeric[0] : alphanumeric[-1] + 1] if alphanumeric else []
+    has_punctuation = len(compound) > 2 and not all(map(str.isalnum, compound))
+    return Terms(words, ["".join(compound)] if has_punctuation else [])
 
 
 def words_of(text: str) -> list[str]:
@@ -124,13 +126,15 @@ def words_of(text: str) -> list[str]:
     return unicodedata.normalize("NFD", text).translate(REPLACEMENTS).split()
 
 
-def _pieces_of(run: str, tokenizer: Tokenizer) -> list[str]:
+def _tokens_or_letters(run: str, tokenizer: Tokenizer) -> list[str]:
     """Return the tokens of a run of letters, or its letters if a token is unknown."""
-    pieces = tokenizer.core.encode(run, add_special_tokens=False).tokens
-    return [*run] if not pieces or tokenizer.roles.get("unk_token") in pieces else pieces
+    tokens = tokenizer.core.encode(run, add_special_tokens=False).tokens
+    if not tokens or tokenizer.roles.get("unk_token") in tokens:
+        return list(run)
+    return tokens
 
 
-INNER = re.compile(r"[^\W_]+(?:[^\w\s]|_)+[^\W_]")  # punctuation within a word
+INNER_PUNCTUATION = re.compile(r"[^\W_]+(?:[^\w\s]|_)+[^\W_]")
 
 
 def is_literal(query: Record) -> bool:
@@ -140,14 +144,16 @@ def is_literal(query: Record) -> bool:
     punctuation.
     """
     return query.pair is None and all(
-        chunk[:1].isupper() or any(map(str.isdigit, chunk)) or INNER.search(chunk)
+        chunk[:1].isupper() or any(map(str.isdigit, chunk)) or INNER_PUNCTUATION.search(chunk)
         for chunk in chunks_of(query.text)
     )
 
 
 # --- the index ---
 
-K1, B = 1.5, 0.75  # saturation of term counts, length normalization; defaults of bm25s
+# Defaults of bm25s.
+K1 = 1.5  # saturation of term counts
+B = 0.75  # length normalization
 
 
 class Postings(NamedTuple):
@@ -160,26 +166,26 @@ class Postings(NamedTuple):
     lengths: Array  # int32 [n]: number of words of each text
 
 
-def merge_postings(parts: Sequence[tuple[Postings, Array]], texts: int) -> Postings:
-    """Merge postings of several indexes; return the postings of ``texts`` texts.
+def merge_postings(mapped_postings: Sequence[tuple[Postings, Array]], text_count: int) -> Postings:
+    """Return the postings of a new index with rows of several indexes.
 
-    Each part is an index and the new row of each of its rows, int64 [n]; -1 drops a row.
+    The new row of each row comes with the postings, int64 [n]; -1 drops a row.
     """
     numbers: defaultdict[str, int] = defaultdict(count().__next__)
-    lengths = np.zeros(texts, np.int32)
+    lengths = np.zeros(text_count, np.int32)
     keys = [np.zeros(0, np.int64)]
     counts = [np.zeros(0, np.int32)]
-    for postings, new_rows in parts:
+    for postings, new_rows in mapped_postings:
         is_kept = new_rows >= 0
         lengths[new_rows[is_kept]] = postings.lengths[is_kept]
         rows = new_rows[postings.rows]
         term_numbers = np.array([numbers[term] for term in postings.terms], np.int64)
         terms = np.repeat(term_numbers, np.diff(postings.offsets))
-        keys.append((terms * max(1, texts) + rows)[rows >= 0])
+        keys.append((terms * max(1, text_count) + rows)[rows >= 0])
         counts.append(postings.counts[rows >= 0])
     all_keys = np.concatenate(keys)
     order = np.argsort(all_keys)
-    terms, rows = np.divmod(all_keys[order], max(1, texts))
+    terms, rows = np.divmod(all_keys[order], max(1, text_count))
     sizes = np.bincount(terms, minlength=len(numbers))
     kept_terms = [term for term, size in zip(numbers, sizes.tolist(), strict=True) if size]
     offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
@@ -200,15 +206,16 @@ class _ChunkNumbers(dict[str, tuple[int, ...]]):
 
     def __missing__(self, chunk: str) -> tuple[int, ...]:
         words, compounds = terms_of_chunk(chunk, self.tokenizer)
-        of_compounds = [self.terms[term] for term in compounds]
-        self.compounds.update(of_compounds)
-        if len(self) >= CHUNKS:
+        compound_numbers = [self.terms[term] for term in compounds]
+        self.compounds.update(compound_numbers)
+        if len(self) >= MAX_CACHED_CHUNKS:
             self.clear()
-        self[chunk] = numbers = (*(self.terms[word] for word in words), *of_compounds)
+        numbers = (*(self.terms[word] for word in words), *compound_numbers)
+        self[chunk] = numbers
         return numbers
 
 
-CHUNKS = 1 << 18  # maximum number of cached chunks
+MAX_CACHED_CHUNKS = 1 << 18
 
 
 class Bm25:
@@ -226,37 +233,43 @@ class Bm25:
         numbers_of = self._chunks.__getitem__
         terms: list[int] = []
         for text, pair in zip(block.texts, block.pairs or repeat(None), strict=False):
-            before = len(terms)
+            start = len(terms)
             terms += chain.from_iterable(map(numbers_of, chunks_of(text)))
             if pair is not None:
                 terms += chain.from_iterable(map(numbers_of, chunks_of(pair)))
-            self._sizes.append(len(terms) - before)
+            self._sizes.append(len(terms) - start)
         self._terms.append(np.array(terms, np.int32))
 
     @cached_property
     def postings(self) -> Postings:
         """The postings of all texts. No text can be added afterwards."""
-        texts = max(1, len(self._sizes))
+        text_count = max(1, len(self._sizes))
         vocabulary = self._chunks.terms
         occurrences = np.concatenate(self._terms, dtype=np.int64)
         rows = np.repeat(np.arange(len(self._sizes), dtype=np.int32), self._sizes)
         is_word = np.ones(len(vocabulary), bool)
         is_word[[*self._chunks.compounds]] = False
         lengths = np.bincount(rows[is_word[occurrences]], minlength=len(self._sizes))
-        occurrences *= texts
+        occurrences *= text_count  # keys: term number * text count + row
         occurrences += rows
         del self._terms, self._chunks, rows
         occurrences.sort()
         starts = np.flatnonzero(np.diff(occurrences, prepend=-1))
         counts = np.diff(starts, append=len(occurrences))
-        terms, rows = np.divmod(occurrences[starts], texts)
+        terms, rows = np.divmod(occurrences[starts], text_count)
         offsets = np.zeros(len(vocabulary) + 1, np.int64)
         np.cumsum(np.bincount(terms, minlength=len(vocabulary)), out=offsets[1:])
-        narrow = [numbers.astype(np.int32) for numbers in (rows, counts, lengths)]
-        return Postings([*vocabulary], offsets, *narrow)
+        return Postings(
+            list(vocabulary),
+            offsets,
+            rows.astype(np.int32),
+            counts.astype(np.int32),
+            lengths.astype(np.int32),
+        )
 
     @cached_property
-    def _number_of(self) -> dict[str, int]:
+    def _term_numbers(self) -> dict[str, int]:
+        """The number of each term, by term."""
         return {term: number for number, term in enumerate(self.postings.terms)}
 
     @cached_property
@@ -268,7 +281,7 @@ class Bm25:
 
     def _postings_of(self, term: str) -> slice | None:
         """Return the slice of the postings of a term; None if no text contains it."""
-        number = self._number_of.get(term)
+        number = self._term_numbers.get(term)
         return None if number is None else slice(*self.postings.offsets[number : number + 2])
 
     def texts_with_all(self, query: Record) -> Array:
@@ -276,11 +289,12 @@ class Bm25:
         counts = np.zeros(len(self.postings.lengths), np.int32)
         terms = self._terms_of(query)
         for term in terms:
-            if where := self._postings_of(term):
-                counts[self.postings.rows[where]] += 1
+            if postings := self._postings_of(term):
+                counts[self.postings.rows[postings]] += 1
         return np.flatnonzero(counts == len(terms)) if terms else counts[:0]
 
     def _terms_of(self, query: Record) -> Counter[str]:
+        """Return how often each term occurs in a query."""
         chunks = [*chunks_of(query.text), *chunks_of(query.pair)]
         terms = (terms_of_chunk(chunk, self.tokenizer) for chunk in chunks)
         return Counter(chain.from_iterable(chain.from_iterable(terms)))
@@ -288,15 +302,15 @@ class Bm25:
     def scores(self, query: Record) -> Array:
         """Return the score of each text for a query, float64 [n]."""
         postings = self.postings
-        texts = len(postings.lengths)
-        scores = np.zeros(texts)
+        text_count = len(postings.lengths)
+        scores = np.zeros(text_count)
         for term, times in self._terms_of(query).items():
-            where = self._postings_of(term)
-            if where is None:
+            postings_of_term = self._postings_of(term)
+            if postings_of_term is None:
                 continue
-            rows = postings.rows[where]
-            counts = postings.counts[where]
-            rarity = log(1 + (texts - len(rows) + 0.5) / (len(rows) + 0.5))
+            rows = postings.rows[postings_of_term]
+            counts = postings.counts[postings_of_term]
+            rarity = log(1 + (text_count - len(rows) + 0.5) / (len(rows) + 0.5))
             scores[rows] += times * rarity * counts / (counts + self._saturation[rows])
         return scores
 
@@ -310,13 +324,13 @@ class Bm25:
         if of_literals and is_literal(query):
             complete = self.texts_with_all(query)
             if len(complete):
-                others = np.ones(len(scores), bool)
-                others[complete] = False
-                scores[others] = 0
+                lacks_terms = np.ones(len(scores), bool)
+                lacks_terms[complete] = False
+                scores[lacks_terms] = 0
         rows = np.flatnonzero(scores)
         if len(rows) > top_k:
-            least = np.partition(scores[rows], -top_k)[-top_k]
-            rows = rows[scores[rows] >= least]
+            lowest_score = np.partition(scores[rows], -top_k)[-top_k]
+            rows = rows[scores[rows] >= lowest_score]
         best = BestRows([query], top_k)
         best.keep(0, rows, scores[rows])
         return best.matches()[0]
@@ -325,7 +339,7 @@ class Bm25:
 # --- the file of an index ---
 
 INDEX_SUFFIX = ".terms.npz"  # appended to the name of the file of vectors
-RULES = 1  # version of the term rules and of the file format
+TERMS_VERSION = 1  # version of the term rules and of the file format
 KEY = "vectors"  # array with the versions and the digests of the vectors and texts
 TERMS = "terms"  # array of all terms, UTF-8, separated by line feeds
 NUMBERS = {"offsets": np.int64, "rows": np.int32, "counts": np.int32, "lengths": np.int32}
@@ -343,7 +357,7 @@ class IndexFile:
         self.path = beside(vectors, INDEX_SUFFIX)
         self.mode = S_IMODE(vectors.stat().st_mode)
         self.texts = texts
-        self.key = f"{__version__} {RULES} {texts} {digest}"
+        self.key = f"{__version__} {TERMS_VERSION} {texts} {digest}"
 
     def read(self) -> Postings | None:
         """Return the stored postings; None if there are none that are valid.
@@ -399,16 +413,16 @@ def _bytes_of(text: str) -> Array:
 def is_consistent(postings: Postings) -> bool:
     """Return True if the arrays of postings are consistent with each other."""
     terms, offsets, rows, counts, lengths = postings
-    texts = len(lengths)
+    text_count = len(lengths)
     if len(offsets) != len(terms) + 1 or offsets[0] != 0 or offsets[-1] != len(rows):
         return False
-    if len({*terms}) != len(terms) or (np.diff(offsets) < 1).any() or len(counts) != len(rows):
+    if len(set(terms)) != len(terms) or (np.diff(offsets) < 1).any() or len(counts) != len(rows):
         return False
-    if len(rows) and (rows.min() < 0 or rows.max() >= texts or counts.min() < 1):
+    if len(rows) and (rows.min() < 0 or rows.max() >= text_count or counts.min() < 1):
         return False
     ascending = np.diff(rows, prepend=-1) > 0
     ascending[offsets[:-1]] = True  # first posting of each term
-    totals = np.bincount(rows, counts, texts)  # with compounds
+    totals = np.bincount(rows, counts, text_count)  # with compounds
     return bool(ascending.all() and lengths.min(initial=0) >= 0 and (totals >= lengths).all())
 
 
@@ -430,9 +444,8 @@ def fuse(
     The score of a text is 1 / (rank_constant + dense rank) + lexical_weight / (rank_constant +
     lexical rank); a search that does not find the text adds 0. Ties are sorted by row.
     """
-    dense_ranks, lexical_ranks = (
-        {match.row: rank for rank, match in enumerate(matches, 1)} for matches in (dense, lexical)
-    )
+    dense_ranks = {match.row: rank for rank, match in enumerate(dense, 1)}
+    lexical_ranks = {match.row: rank for rank, match in enumerate(lexical, 1)}
     matches = []
     for row in dense_ranks | lexical_ranks:
         ranks = {"dense_rank": dense_ranks.get(row), "lexical_rank": lexical_ranks.get(row)}

@@ -31,7 +31,7 @@ DIGITS = 9  # decimals of scores; of rows with equal scores, the earlier one com
 SAFE_SQUARES = (1e-24, 1e30)  # squared lengths for which float32 neither underflows nor overflows
 LOWEST = -1e38  # below all scores
 QUERIES_PER_PRODUCT = 256  # to bound the memory of their products with a block
-NO_TEXT = Record(None)  # type: ignore[arg-type] # of a row of which only the vector is known
+NO_TEXT = Record(None)  # type: ignore[arg-type] # record of a row with a vector only
 
 
 class Match(NamedTuple):
@@ -81,8 +81,8 @@ class BestRows:
             rows = rows[allowed]
             scores = scores[allowed]
         best = self._best[number]
-        least = best[-1].score if len(best) == self.k else -np.inf
-        better = scores > least  # of equal scores, the earlier row stays
+        lowest_score = best[-1].score if len(best) == self.k else -np.inf
+        better = scores > lowest_score  # of equal scores, the earlier row stays
         rows = rows[better]
         scores = scores[better]
         order = np.lexsort((rows, -scores))[: self.k]
@@ -131,25 +131,25 @@ class Nearest(BestRows):
         lengths = np.sqrt(squares)
         rounding = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
         rounding *= float(lengths.max(initial=0)) if self.dot else 1.0
-        hidden = self.excluded - self.rows  # indices in this block
-        hidden = hidden[(hidden >= 0) & (hidden < len(vectors))]
+        excluded = self.excluded - self.rows  # indices in this block
+        excluded = excluded[(excluded >= 0) & (excluded < len(vectors))]
         for start in range(0, len(self._best), QUERIES_PER_PRODUCT):
             products = self._float32_queries[start : start + QUERIES_PER_PRODUCT] @ float32.T
             if not self.dot:
                 products /= lengths
-            products[:, hidden] = -np.inf
+            products[:, excluded] = -np.inf
             self._keep_candidates(start, products, vectors, rounding)
         self.rows += len(vectors)
 
     def _keep_candidates(
-        self, first: int, products: Array, vectors: Array, rounding: float
+        self, first_query: int, products: Array, vectors: Array, rounding: float
     ) -> None:
         """Compute the exact scores of rows that may be among the best, and keep the best.
 
-        ``products`` [q, n] are the scores of the queries from ``first`` in float32, whose error is
-        at most ``rounding`` times the length of the query.
+        ``products`` [q, n] are the scores of the queries from ``first_query`` in float32, whose
+        error is at most ``rounding`` times the length of the query.
         """
-        queries = slice(first, first + len(products))
+        queries = slice(first_query, first_query + len(products))
         slack = (rounding * self._lengths[queries, None]).astype(np.float32)
         if self.ceilings is not None:
             ceilings = self.ceilings[queries, None].astype(np.float32)
@@ -157,15 +157,15 @@ class Nearest(BestRows):
         lowest_kept = [
             best[-1].score if len(best) == self.k else LOWEST for best in self._best[queries]
         ]
-        least = np.array(lowest_kept, np.float32)[:, None] - slack
-        candidates = np.flatnonzero(products >= least)  # flat indices
+        lower_bounds = np.array(lowest_kept, np.float32)[:, None] - slack
+        candidates = np.flatnonzero(products >= lower_bounds)  # flat indices
         if len(candidates) > self.k * len(products):
             kth_best = np.partition(products, -self.k, 1)[:, [-self.k]]
-            candidates = np.flatnonzero(products >= np.maximum(least, kth_best - 2 * slack))
+            candidates = np.flatnonzero(products >= np.maximum(lower_bounds, kth_best - 2 * slack))
         borders = np.searchsorted(candidates, len(vectors) * np.arange(1, len(products)))
-        for number, of_query in enumerate(np.split(candidates, borders), first):
-            if len(of_query):
-                rows = of_query % len(vectors)
+        for number, query_candidates in enumerate(np.split(candidates, borders), first_query):
+            if len(query_candidates):
+                rows = query_candidates % len(vectors)
                 scores = self.scaled(vectors[rows]) @ self.queries[number]
                 self.keep(number, self.rows + rows, scores)
 

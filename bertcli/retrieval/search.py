@@ -2,7 +2,7 @@
 
     search = Search.open(folder, EmbedOptions(), SearchOptions(vectors=path), reader)
     if not search.stored:
-        search.writing().execute()      # computes the vectors of the texts
+        search.vector_run().execute()      # computes the vectors of the texts
     for answers in search.answering(queries.blocks()):
         print(answers[0].query.text, answers[0].hits)
 
@@ -95,60 +95,61 @@ if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
 
 Collector = Nearest | TermProducts | MaxSim  # collects the best rows for queries
-SAME = (  # options that are taken from a manifest
+RECORDED_OPTIONS = (  # options of stored vectors, which their queries are embedded with
     "pooling", "layers", "layer_combine", "dim", "max_length", "special_tokens", "parse_special",
     "on_truncate", "stride", "overlap", "at", "word_vectors",
 )  # fmt: skip
-AT_ONCE = 1024  # queries answered in one batch
+QUERIES_PER_BATCH = 1024
 
 
-def options_of(
+def recorded_options(
     path: str,
     fingerprint: JsonObject,
     folder: ModelFolder,
     options: EmbedOptions,
     option_name: str = "vectors",
 ) -> EmbedOptions:
-    """Return the options, updated with those that made the vectors in a file.
+    """Return the options, updated with those that the vectors in a file were computed with.
 
     ``fingerprint`` comes from the manifest of the vectors; ``option_name`` is the option that names
     the file. Raises InputError if the vectors are of another model, or of another unit (texts,
     words, tokens or terms) than ``options``.
     """
     recorded = fingerprint.object("options")
-    ours = files_of_model(folder)
+    model_facts = files_of_model(folder)
     if not folder.is_static:
-        ours["config"] = numbers_of(folder.config)
+        model_facts["config"] = numbers_of(folder.config)
     modules = recorded.get("modules") if not options.several else None
     if modules:
-        ours["modules"] = described(read_chain(folder, read_sentence(folder).of_texts))
-    for name, value in ours.items():
+        model_facts["modules"] = described(read_chain(folder, read_sentence(folder).of_texts))
+    for name, value in model_facts.items():
         if {**fingerprint, "modules": modules}.get(name) != value:
-            maker = fingerprint.get("model", "unknown")
+            other_model = fingerprint.get("model", "unknown")
             raise InputError(
-                f"{path}: was made by another model, {maker}: its {name} differs",
-                f"give {option('model', maker)}, or leave out {option(option_name)}",
+                f"{path}: was made by another model, {other_model}: its {name} differs",
+                f"give {option('model', other_model)}, or leave out {option(option_name)}",
             )
     recorded.text("pooling")
     recorded.switch("special_tokens")
-    chosen = {name: recorded[name] for name in SAME if recorded.get(name) is not None}
+    changes = {name: recorded[name] for name in RECORDED_OPTIONS if recorded.get(name) is not None}
     layers = recorded.entries("layers")
-    chosen["layers"] = (
-        tuple(layers.needed(at, whole_number(-99)) for at in layers) or options.layers
+    changes["layers"] = (
+        tuple(layers.needed(key, whole_number(-99)) for key in layers) or options.layers
     )
     if modules:
-        chosen["pooling"] = "auto"
-    stored_as = replace(options, token_vectors=False, **chosen, sparse="sparse" in recorded)
-    if stored_as.kind != options.kind:
+        changes["pooling"] = "auto"
+    changes["sparse"] = "sparse" in recorded
+    updated = replace(options, token_vectors=False, **changes)
+    if updated.kind != options.kind:
         needed = {
             "terms": f"search with {option('sparse')}",
             "tokens": f"search with {option('token_vectors')}",
         }
         raise InputError(
-            f"{path}: holds vectors of {stored_as.kind}, not of {options.kind}",
-            needed.get(stored_as.kind, f"leave out {option('vectors')}"),
+            f"{path}: holds vectors of {updated.kind}, not of {options.kind}",
+            needed.get(updated.kind, f"leave out {option('vectors')}"),
         )
-    return stored_as
+    return updated
 
 
 @dataclass(frozen=True)
@@ -198,17 +199,16 @@ class Search:
     """A search with a model over a corpus.
 
     ``reader`` reads the texts of the corpus; None to search stored vectors or an index only.
-    ``asked`` has the token counts of the queries.
     """
 
     embedder: Embedder  # embeds the corpus
     options: SearchOptions
     reader: Reader | None
-    asker: Embedder | None = None  # embeds queries if they have a route of their own
+    query_embedder: Embedder | None = None  # for models that embed queries differently
     temporary: TemporaryVectors | None = None  # vectors of the corpus if not stored
     index: SearchIndex | None = None  # the open index, if there is one
     rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # default: unchanged
-    asked: TokenCounts = field(default_factory=TokenCounts, init=False)
+    query_tally: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
     def open(
@@ -232,18 +232,16 @@ class Search:
                 raise InputError(f"{path}: index not found", f"{option('corpus')} FILE makes it")
             if index is not None:
                 requested = compute
-                compute = options_of(path, index.fingerprint, folder, compute, "index")
+                compute = recorded_options(path, index.fingerprint, folder, compute, "index")
                 if reader is not None:
-                    division = [
-                        {"on_truncate": how.on_truncate, "at": how.at}
-                        for how in (compute, requested)
-                    ]
-                    refuse_other_options(options.index, *division)
+                    recorded_chunking = {"on_truncate": compute.on_truncate, "at": compute.at}
+                    chunking = {"on_truncate": requested.on_truncate, "at": requested.at}
+                    refuse_other_options(options.index, recorded_chunking, chunking)
         elif options.vectors is not None and options.vectors.exists():
             OutputFiles(options.vectors).tidy()
             manifest = manifest_of(path)
             if fingerprint := manifest.object("fingerprint"):
-                compute = options_of(path, fingerprint, folder, compute)
+                compute = recorded_options(path, fingerprint, folder, compute)
             else:
                 LOG.warn(
                     f"{path}: no manifest says which model made it; assuming it was {folder.name}"
@@ -255,19 +253,25 @@ class Search:
                 f"{path}: file not found", f"{option('corpus')} FILE computes the vectors"
             )
         embedder = Embedder.open(folder, compute)
-        function = embedder.sentence.similarity
+        similarity = embedder.sentence.similarity
         scores = {"texts": "cosines", "terms": "dot products"}.get(compute.kind, "MaxSim")
-        known = (None, "cosine", "dot", scores.lower())
-        if not options.similarity and (function and function.lower()) not in known:
-            LOG.warn(f"{function} similarity, the model's, is not available; scores are {scores}")
-        asker = None
+        available = (None, "cosine", "dot", scores.lower())
+        if not options.similarity and (similarity and similarity.lower()) not in available:
+            LOG.warn(f"{similarity} similarity, the model's, is not available; scores are {scores}")
+        query_embedder = None
         if compute.sparse and has_routes(folder):
-            other = replace(
-                compute, prompt_name=QUERY_PROMPTS[0], max_length=None, special_tokens=True
+            query_options = replace(
+                compute,
+                prompt_name=QUERY_PROMPTS[0],
+                max_length=None,
+                special_tokens=True,
+                pooling="auto",
             )
-            asker = Embedder.open(folder, replace(other, pooling="auto"))
+            query_embedder = Embedder.open(folder, query_options)
         embedder = embedder.with_prompt(DOCUMENT_PROMPTS, options.corpus_prompt)
-        return cls(embedder, options, reader and embedder.divided(reader), asker, index=index)
+        return cls(
+            embedder, options, reader and embedder.divided(reader), query_embedder, index=index
+        )
 
     @property
     def by_dot(self) -> bool:
@@ -280,8 +284,8 @@ class Search:
     def stored(self) -> bool:
         """True if the file of vectors is complete: it exists, with no interrupted run to resume."""
         path = self.options.vectors
-        is_begun = self.reader and path and OutputFiles(path).is_interrupted
-        return path is not None and path.exists() and not is_begun
+        is_interrupted = self.reader and path and OutputFiles(path).is_interrupted
+        return path is not None and path.exists() and not is_interrupted
 
     @property
     def store(self) -> VectorFile | TemporaryVectors:
@@ -294,14 +298,14 @@ class Search:
         assert self.reader is not None
         return self.reader
 
-    def writing(self) -> VectorRun:
+    def vector_run(self) -> VectorRun:
         """Return the run that writes the vectors of the corpus, resuming an interrupted one."""
         path = Path(str(self.options.vectors))
         reader = self.texts.again(keep=None)
         target = VectorTarget(path, format_of(path), resume=True)
         return VectorRun(self.embedder, reader, target)
 
-    def indexing(self) -> IndexUpdate:
+    def index_update(self) -> IndexUpdate:
         """Return the planned update of the index to the corpus."""
         options = self.options
         assert options.index is not None
@@ -310,10 +314,10 @@ class Search:
             options.index, self.embedder, texts, options.corpus or texts.source.paths, self.index
         )
 
-    def hit_texts(self, terms: Bm25 | None = None) -> CorpusTexts | IndexTexts | None:
-        """Return the texts of the corpus or index, and add their terms to ``terms``.
+    def open_texts(self, terms: Bm25 | None = None) -> CorpusTexts | IndexTexts | None:
+        """Return the texts of the corpus or index, and add their terms to the index ``terms``.
 
-        None if stored vectors are searched without a corpus.
+        Returns None if stored vectors are searched without a corpus.
         """
         if self.index is not None:
             if terms:
@@ -325,9 +329,9 @@ class Search:
     def _lexical_answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield the answers of a lexical search of the index, one batch of queries at a time."""
         terms = Bm25(self.embedder.runtime.tokenizer)
-        texts = self.hit_texts(terms)
+        texts = self.open_texts(terms)
         assert texts is not None
-        for batch in record_windows(queries, AT_ONCE):
+        for batch in record_windows(queries, QUERIES_PER_BATCH):
             matches = [terms.best(query, self.options.top_k) for query in batch]
             rows = rows_of(matches)
             yield answers_of(batch, matches, texts.records(rows, len(terms.postings.lengths)))
@@ -342,13 +346,14 @@ class Search:
         return self.rerank(self._answering(queries))
 
     def _answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
+        """Yield the answers of a search by vectors, or of a hybrid search."""
         options = self.options
         top_k = options.top_k
-        index = Bm25(self.embedder.runtime.tokenizer) if self.options.hybrid else None
-        texts = self.hit_texts(index)
-        depth = max(top_k, DEPTH) if index else top_k
-        for batch in record_windows(queries, AT_ONCE):
-            nearest = self.asking(batch, depth)
+        terms = Bm25(self.embedder.runtime.tokenizer) if options.hybrid else None
+        texts = self.open_texts(terms)
+        depth = max(top_k, DEPTH) if terms else top_k
+        for batch in record_windows(queries, QUERIES_PER_BATCH):
+            nearest = self.collector(batch, depth)
             if texts:
                 nearest.excluded = np.array(texts.empty, int)
             if self.index is not None:
@@ -356,17 +361,19 @@ class Search:
             else:
                 add_stored(nearest, self.store, self.embedder.term_names)
             matches = nearest.matches()
-            if index:
-                constants = options.rank_constant, options.lexical_weight
-                matches = [
-                    fuse(best, index.best(query, depth, of_literals=True), top_k, *constants)
-                    for query, best in zip(batch, matches, strict=True)
-                ]
+            if terms:
+                fused = []
+                for query, dense in zip(batch, matches, strict=True):
+                    lexical = terms.best(query, depth, of_literals=True)
+                    fused.append(
+                        fuse(dense, lexical, top_k, options.rank_constant, options.lexical_weight)
+                    )
+                matches = fused
             rows = rows_of(matches)
             if texts:
                 records = texts.records(rows, nearest.rows)
             else:
-                records = records_at(str(options.vectors), rows, options.keep_fields)
+                records = stored_records(str(options.vectors), rows, options.keep_fields)
             answers = answers_of(batch, matches, records)
             if texts is None and options.skip_empty is not False:
                 for answer in answers:
@@ -374,23 +381,26 @@ class Search:
                     answer.hits[:] = [hit for hit in answer.hits if str(hit.record.text).strip()]
             yield answers
 
-    def empty_rows(self, records: Iterable[Record], first: int) -> list[int]:
-        """Return the rows of empty texts to exclude from hits; ``first`` is the first row."""
+    def empty_rows(self, records: Iterable[Record], first_row: int) -> list[int]:
+        """Return the rows of empty texts to exclude from hits; records start at ``first_row``."""
         if self.options.skip_empty is False:
             return []
-        return [row for row, record in enumerate(records, first) if is_empty(record)]
+        return [row for row, record in enumerate(records, first_row) if is_empty(record)]
 
-    def asking(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
+    def collector(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
         """Embed queries and return the collector of their nearest rows."""
-        embedder = self.asker or self.embedder
-        asking = embedder.with_prompt(QUERY_PROMPTS, self.options.query_prompt)
-        run = RecordVectors(asking, queries)
-        self.asked.merge(run.execute())
-        limits = top_k or self.options.top_k, self.options.threshold
-        if asking.options.several:
-            many = [vectors for block in run.blocks for vectors in block.vectors]
-            return (TermProducts if asking.terms else MaxSim)(many, *limits)
-        return Nearest(run.vectors, *limits, dot=self.by_dot)
+        embedder = self.query_embedder or self.embedder
+        embedder = embedder.with_prompt(QUERY_PROMPTS, self.options.query_prompt)
+        run = RecordVectors(embedder, queries)
+        self.query_tally.merge(run.execute())
+        k = top_k or self.options.top_k
+        threshold = self.options.threshold
+        if not embedder.options.several:
+            return Nearest(run.vectors, k, threshold, dot=self.by_dot)
+        vectors: list[Array] = []
+        for block in run.blocks:
+            vectors += block.vectors
+        return (TermProducts if embedder.terms else MaxSim)(vectors, k, threshold)
 
 
 @contextmanager
@@ -408,7 +418,7 @@ def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
         return
     if search.options.vectors is not None:
         if not search.stored:
-            _embed_corpus(search.writing(), search, display)
+            _embed_corpus(search.vector_run(), search, display)
         yield search
         return
     with closing(TemporaryVectors(search)) as search.temporary:
@@ -418,9 +428,9 @@ def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
 
 def _update_index(search: Search, display: Display) -> None:
     """Update the index of a corpus, and display the number of changes."""
-    update = search.indexing()
+    update = search.index_update()
     if update.is_current:
-        update.settle()
+        update.update_file_times()
         if search.index is not None:
             search.index.spellings = update.spellings
         return
@@ -487,10 +497,11 @@ class VectorFile:
         manifest = self.manifest
         return IndexFile(Path(self.path), manifest.text("sha256"), manifest.text("corpus_sha256"))
 
-    def refuse_others(self, rows: int, digest: InputDigest) -> None:
+    def refuse_other_texts(self, rows: int, digest: InputDigest) -> None:
         """Raise InputError unless the vectors, ``rows`` of them, belong to the digested texts."""
-        made_of = self.manifest.get("corpus_sha256", digest.texts)  # not written by other programs
-        if rows != digest.records or made_of != digest.texts:
+        # Files of other programs have no digest.
+        recorded_digest = self.manifest.get("corpus_sha256", digest.texts)
+        if rows != digest.records or recorded_digest != digest.texts:
             raise InputError(
                 f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
                 f"{counted(digest.records, 'text')}: it was made from other texts",
@@ -502,7 +513,7 @@ class VectorFile:
 class TemporaryVectors(EmbedRun):
     """A run that computes the vectors of a corpus to a temporary file. Execute once, then close.
 
-    The file has no name, so a kill leaves nothing.
+    The file has no name, so a killed process leaves no file.
     """
 
     index = None
@@ -510,13 +521,14 @@ class TemporaryVectors(EmbedRun):
     def __init__(self, search: Search) -> None:
         super().__init__(search.embedder, search.texts.again(keep=None), self._add, full=True)
         self.digest = InputDigest()
-        with no_room_explained():
+        with errors_of_temporary_folder():
             self.spool = Spool()
         self.close = self.spool.close
 
     def _add(self, block: EmbeddedBlock) -> None:
+        """Store the vectors of a block, and add its texts to the digest."""
         self.digest.add(block.records)
-        with no_room_explained():
+        with errors_of_temporary_folder():
             self.spool.add(block.vectors)
 
     def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
@@ -528,7 +540,7 @@ class TemporaryVectors(EmbedRun):
         """Yield lists of token vectors or term weights, for some texts at a time."""
         yield from self.spool
 
-    def refuse_others(self, rows: int, digest: InputDigest) -> None:
+    def refuse_other_texts(self, rows: int, digest: InputDigest) -> None:
         """Raise InputError unless the digested texts are the embedded texts."""
         if rows != digest.records or self.digest.texts != digest.texts:
             names = ", ".join(self.reader.source.paths)
@@ -536,12 +548,12 @@ class TemporaryVectors(EmbedRun):
 
 
 @contextmanager
-def no_room_explained() -> Iterator[None]:
+def errors_of_temporary_folder() -> Iterator[None]:
     """Turn an OSError of the temporary folder, such as a full disk, into an OutputError."""
     try:
         yield
-    except OSError as failed:
-        raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
+    except OSError as error:
+        raise unwritable(gettempdir(), error, OTHER_FOLDER) from None
 
 
 def add_stored(
@@ -584,35 +596,40 @@ class PassingSearch(EmbedRun):
     """A run that answers queries in one pass over the texts, without storing vectors."""
 
     def __init__(self, search: Search, queries: Sequence[Record]) -> None:
-        self.search, self.queries, self.nearest = search, queries, search.asking(queries)
+        self.search = search
+        self.queries = queries
+        self.nearest = search.collector(queries)
         self.texts: Texts = {}
-        super().__init__(search.embedder, search.texts, self._see)
+        super().__init__(search.embedder, search.texts, self._add_block)
 
     def answers(self) -> list[Answer]:
         """Return the answers, after the run has been executed."""
         return answers_of(self.queries, self.nearest.matches(), self.texts)
 
-    def _see(self, block: EmbeddedBlock) -> None:
+    def _add_block(self, block: EmbeddedBlock) -> None:
         """Add a block, and keep only the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         vectors: Any = block.vectors
         self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
         self.nearest.add(vectors)
-        near = rows_of(self.nearest.matches())
-        fresh = {row: block.records[row - first] for row in near if row >= first}
-        self.texts = {row: text for row, text in (self.texts | fresh).items() if row in near}
+        best_rows = rows_of(self.nearest.matches())
+        texts = {row: text for row, text in self.texts.items() if row in best_rows}
+        for row in best_rows:
+            if row >= first:
+                texts[row] = block.records[row - first]
+        self.texts = texts
 
 
 def lexical_answers(
     queries: Iterable[Sequence[Record]], reader: Reader, tokenizer: Tokenizer, top_k: int
 ) -> Iterator[list[Answer]]:
     """Yield the answers of a lexical search, one batch of queries at a time, without a model."""
-    index = Bm25(tokenizer)
+    terms = Bm25(tokenizer)
     for block in reader.blocks():
-        index.add(block)
-    for batch in record_windows(queries, AT_ONCE):
-        matches = [index.best(query, top_k) for query in batch]
-        yield answers_of(batch, matches, texts_at(rows_of(matches), reader.again().blocks()))
+        terms.add(block)
+    for batch in record_windows(queries, QUERIES_PER_BATCH):
+        matches = [terms.best(query, top_k) for query in batch]
+        yield answers_of(batch, matches, records_of_rows(rows_of(matches), reader.again().blocks()))
 
 
 def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
@@ -620,7 +637,7 @@ def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
     return {match.row for best in matches for match in best}
 
 
-def texts_at(rows: Container[int], blocks: Iterable[Sequence[Record]]) -> Texts:
+def records_of_rows(rows: Container[int], blocks: Iterable[Sequence[Record]]) -> Texts:
     """Return the records of the given rows; ``blocks`` are all records in order."""
     records = enumerate(chain.from_iterable(blocks))
     return {row: record for row, record in records if row in rows}
@@ -641,112 +658,115 @@ def answers_of(
 
 Texts = dict[int, Record]  # by row
 
-# Fields of hits, or of the rows stored with vectors, that are not fields of the text.
-OF_HITS = frozenset(
+# Fields of hits that are not carried fields.
+HIT_FIELDS = frozenset(
     {"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank", "retrieval_score"}
 )
-OF_VECTORS = OF_HITS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
-OWN = ("id", "text")  # fields of a record in rows stored with vectors
+# Fields of rows stored with vectors that are not carried fields.
+STORED_FIELDS = HIT_FIELDS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
+RECORD_FIELDS = ("id", "text")  # those of `STORED_FIELDS` that are parts of a record
 
 
 class CorpusTexts:
     """The texts of a corpus with stored vectors, read again from the input when needed.
 
-    ``empty`` are the rows of empty texts to exclude from hits. With ``index``, the terms of all
-    texts are added to it, or read from the index file beside the vectors.
+    ``empty`` are the rows of empty texts to exclude from hits. With an index ``terms``, the terms
+    of all texts are added to it, or read from the index file beside the vectors.
     """
 
-    def __init__(self, search: Search, index: Bm25 | None = None) -> None:
+    def __init__(self, search: Search, terms: Bm25 | None = None) -> None:
         self.store = search.store
         self.reader = search.texts
         self.digest = InputDigest()
         self.empty = array("q")
-        file = self.store.index if index else None
+        file = self.store.index if terms else None
         postings = file.read() if file else None
         for block in self.reader.blocks():
-            if index and not postings:
-                index.add(block)
+            if terms and not postings:
+                terms.add(block)
             self.empty.extend(search.empty_rows(block, self.digest.records))
             self.digest.add(block)
-        if index and postings and len(postings.lengths) == self.digest.records:
-            index.postings = postings
+        if terms and postings and len(postings.lengths) == self.digest.records:
+            terms.postings = postings
             return
-        if index and postings:  # stale postings of other texts
+        if terms and postings:  # stale postings of other texts
             for block in self.reader.again().blocks():
-                index.add(block)
-        if index and file and file.texts == self.digest.texts:
-            file.write(index.postings)
+                terms.add(block)
+        if terms and file and file.texts == self.digest.texts:
+            file.write(terms.postings)
 
     def records(self, rows: Container[int], count: int) -> Texts:
         """Return the texts of the given rows. Raises InputError as `blocks` does."""
-        return texts_at(rows, self.blocks(count))
+        return records_of_rows(rows, self.blocks(count))
 
     def blocks(self, count: int) -> Iterable[Sequence[Record]]:
         """Return all texts.
 
         Raises InputError if the vectors, ``count`` of them, were made from other texts.
         """
-        self.store.refuse_others(count, self.digest)
+        self.store.refuse_other_texts(count, self.digest)
         return self.reader.again().blocks()
 
 
-def records_at(path: str, rows: Container[int], keep: str | None = None) -> Texts:
+def stored_records(path: str, rows: Container[int], keep: str | None = None) -> Texts:
     """Return the ids, texts and fields stored with the vectors of these rows.
 
     They are in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids only), else in an index
     beside the vectors. A missing text is None. ``keep`` lists the fields, separated by commas;
     None: all. Raises InputError if they cannot be read or a field is missing.
     """
-    records = Texts()
+    records: Texts = {}
     names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
-    for row, fields in enumerate(_fields_in(path, rows)):
+    for row, fields in enumerate(_stored_fields(path, rows)):
         if row not in rows:
             continue
-        hidden = OF_VECTORS | ({START} if STOP in fields else set())  # of tokens, not a chunk
-        extra = {name: value for name, value in fields.items() if name not in hidden}
+        hidden = STORED_FIELDS | ({START} if STOP in fields else set())  # of tokens, not a chunk
+        carried = {name: value for name, value in fields.items() if name not in hidden}
         for name in names or ():
-            if name not in extra:
-                available = f"available: {listed(extra)}"
+            if name not in carried:
+                available = f"available: {listed(carried)}"
                 raise InputError(f"{path}: field {name!r} not found", available)
         text: Any = fields.get("text")
-        shown = extra if names is None else {name: extra[name] for name in names}
-        records[row] = Record(text, id=fields.get("id"), extra=shown)
+        if names is not None:
+            carried = {name: carried[name] for name in names}
+        records[row] = Record(text, id=fields.get("id"), extra=carried)
     return records
 
 
-def _fields_in(path: str, chosen: Container[int]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each row. JSON lines are parsed only for ``chosen`` rows."""
-    entry = FORMATS[form_of(path)]
+def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each row. JSON lines are parsed only for ``needed_rows``."""
+    file_format = FORMATS[form_of(path)]
     index = OutputFiles(Path(path)).index
-    if entry.can_hold(Holds.ARRAYS) and is_regular(index, InputError, MAKE_AGAIN):
-        for row, (where, fields) in enumerate(_objects_in(str(index), chosen)):
+    if file_format.can_hold(Holds.ARRAYS) and is_regular(index, InputError, MAKE_AGAIN):
+        for row, (where, fields) in enumerate(_json_objects(str(index), needed_rows)):
             if fields.get(ROW, row) != row:
                 raise InputError(f"{where}: not the index of row {row}", MAKE_AGAIN)
             yield fields
-    elif entry.can_hold(Holds.IDS):
-        with open_arrays(path, path, entry.name) as arrays:
+    elif file_format.can_hold(Holds.IDS):
+        with open_arrays(path, path, file_format.name) as arrays:
             for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
                 yield from ({"id": key or None} for key in block.tolist())
-    elif entry.is_json:
-        for _, fields in _objects_in(path, chosen):
+    elif file_format.is_json:
+        for _, fields in _json_objects(path, needed_rows):
             yield fields
-    elif entry.is_columnar:
+    elif file_format.is_columnar:
         with parquet_table(path) as table:
-            own = [name for name in table.names if name in OWN or name not in OF_VECTORS]
-            for _, columns in table.columns(own):
-                for values in zip(*(columns[name] for name in own), strict=True):
-                    yield dict(zip(own, values, strict=True))
-    elif entry.can_hold(Holds.ROWS):
+            hidden = STORED_FIELDS.difference(RECORD_FIELDS)
+            names = [name for name in table.names if name not in hidden]
+            for _, columns in table.columns(names):
+                for values in zip(*(columns[name] for name in names), strict=True):
+                    yield dict(zip(names, values, strict=True))
+    elif file_format.can_hold(Holds.ROWS):
         reader = Reader(Input.of(paths=(path,), text_field=VECTOR, no_pairs=True, keep="*"))
         yield from ({"id": record.id, **(record.extra or {})} for record in reader)
 
 
-def _objects_in(path: str, chosen: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and fields of each JSON line; {} for rows that are not ``chosen``."""
+def _json_objects(path: str, needed_rows: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the location and fields of each JSON line; {} for rows not in ``needed_rows``."""
     with open_bytes(path) as stream:
         for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
             where = f"{path}:{number}"
-            value = value_of(line, where) if row in chosen else []
+            value = value_of(line, where) if row in needed_rows else []
             yield where, {} if isinstance(value, list) else object_in(value, where)
 
 
@@ -781,11 +801,11 @@ class Mining:
             pairs.append((record.text, record.pair))
             not_negative[record.text] |= {record.text, record.pair}
         self.pairs = len(pairs)
-        for start in range(0, len(pairs), AT_ONCE):
-            batch = pairs[start : start + AT_ONCE]
+        for start in range(0, len(pairs), QUERIES_PER_BATCH):
+            batch = pairs[start : start + QUERIES_PER_BATCH]
             top_k = self.search.options.top_k
-            most = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
-            nearest = self.search.asking([Record(anchor) for anchor, _ in batch], most)
+            depth = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
+            nearest = self.search.collector([Record(anchor) for anchor, _ in batch], depth)
             assert isinstance(nearest, Nearest)  # as --mine excludes --sparse and --token-vectors
             run = RecordVectors(self.search.embedder, [Record(positive) for _, positive in batch])
             run.execute()
@@ -794,7 +814,7 @@ class Mining:
             nearest.excluded = excluded
             nearest.ceilings = scores - self.margin
             add_stored(nearest, self.search.store)
-            records = texts_at(rows_of(nearest.matches()), texts.blocks(nearest.rows))
+            records = records_of_rows(rows_of(nearest.matches()), texts.blocks(nearest.rows))
             rows: list[dict[str, Any]] = []
             for (anchor, positive), score, matches in zip(
                 batch, scores, nearest.matches(), strict=True
@@ -812,7 +832,7 @@ class Mining:
     def _excluded(self, texts: CorpusTexts) -> Array:
         """Return the rows of empty texts and of repeated texts."""
         seen: set[int] = set()
-        rows = [*texts.empty]
+        rows = list(texts.empty)
         records = chain.from_iterable(texts.blocks(texts.digest.records))
         for row, key in enumerate(hash(str(record.text)) for record in records):
             if key in seen:

@@ -50,7 +50,9 @@ from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
 
 VERSION = 1  # version of the folder format
 VERSION_KEY = "search_index"  # key of the version in the manifest
-VECTORS_END, TEXTS_END, ROWS_END = ".vectors.npy", ".texts.index.jsonl", ".rows.npz"
+VECTORS_END = ".vectors.npy"
+TEXTS_END = ".texts.index.jsonl"
+ROWS_END = ".rows.npz"
 TERMS_END = ".vectors.npy.terms.npz"
 ENDS = (VECTORS_END, TEXTS_END, ROWS_END, TERMS_END)
 DELETE = "delete the folder: the next search makes it again"
@@ -158,8 +160,8 @@ def open_index(path: Path) -> SearchIndex | None:
         try:
             with suppress(FileNotFoundError):
                 return SearchIndex(path, folder, manifest)
-        except OSError as failed:
-            raise unreadable(str(path), failed) from None
+        except OSError as error:
+            raise unreadable(str(path), error) from None
     raise InputError(f"{path}: files of the index are missing", DELETE)
 
 
@@ -189,6 +191,7 @@ class SearchIndex:
             raise self._damaged(Path(self.texts.name))
 
     def _damaged(self, file: Path) -> InputError:
+        """Return the error for a file that differs from what was written."""
         return InputError(f"{self.path}: {file.name} was changed after it was made", DELETE)
 
     @property
@@ -203,8 +206,12 @@ class SearchIndex:
 
     @cached_property
     def files(self) -> list[CorpusFile]:
-        """The files of the corpus, in the order of their rows. Raises InputError."""
-        files = [*map(CorpusFile.of, self.manifest.entries("files").objects().values())]
+        """The files of the corpus, in the order of their rows.
+
+        Raises InputError for an invalid manifest.
+        """
+        entries = self.manifest.entries("files").objects().values()
+        files = [CorpusFile.of(entry) for entry in entries]
         if sum(file.rows for file in files) != self.count:
             raise self.manifest.bad("files", f"files with {self.count:,} rows")
         return files
@@ -241,7 +248,7 @@ class SearchIndex:
         self.texts.seek(offsets[0])
         block = self.texts.read(offsets[-1] - offsets[0])
         lines = [block[start - offsets[0] : end - offsets[0]] for start, end in pairwise(offsets)]
-        if [*map(crc32, lines)] != self.arrays.checksums[first:stop].tolist():
+        if list(map(crc32, lines)) != self.arrays.checksums[first:stop].tolist():
             raise self._damaged(Path(self.texts.name))
         return lines
 
@@ -250,10 +257,11 @@ class SearchIndex:
         return self._record(row, self.lines(row, row + 1)[0])
 
     def _record(self, row: int, line: bytes) -> Record:
+        """Return the record of a row from its line."""
         record, number = record_of(line, f"{self.path}: row {row}")
         if number is not None:
-            file = bisect_right(self.first_rows, row) - 1
-            record = record._replace(id=self.first_records[file] + number)
+            file_number = bisect_right(self.first_rows, row) - 1
+            record = record._replace(id=self.first_records[file_number] + number)
         return respelled(record, self.spellings) if self.spellings else record
 
     def all_records(self) -> Iterator[Sequence[Record]]:
@@ -268,19 +276,20 @@ class SearchIndex:
         digests = self.manifest.object("sha256")
         return IndexFile(self.vectors_path, digests.text("vectors"), digests.text("texts"))
 
-    def add_terms(self, index: Bm25) -> None:
-        """Add the terms of all texts, from the stored postings or else from the texts.
+    def add_terms(self, terms: Bm25) -> None:
+        """Add the terms of all texts to an index.
 
-        In the latter case, store the postings.
+        They are read from the stored postings; if there are none, from the texts, and the postings
+        are stored.
         """
         file = self.terms
         postings = file.read()
         if postings is None or len(postings.lengths) != self.count:
             for records in self.all_records():
-                index.add(records)
-            file.write(index.postings)
+                terms.add(records)
+            file.write(terms.postings)
             return
-        index.postings = postings
+        terms.postings = postings
 
     def stored_terms(self) -> Postings | None:
         """Return the stored postings; None if there are none for these rows."""
@@ -288,7 +297,12 @@ class SearchIndex:
         return postings if postings and len(postings.lengths) == self.count else None
 
 
-BODY, PAIR, ID, NUMBER, FIELDS = "text", "pair", "id", "number", "fields"  # keys of a line
+# Keys of a line.
+BODY = "text"
+PAIR = "pair"
+ID = "id"
+NUMBER = "number"
+FIELDS = "fields"
 FILE_FIELD = ORIGIN[0]  # field of a hit that names its file
 
 
@@ -316,8 +330,8 @@ def record_of(line: bytes, where: str) -> tuple[Record, int | None]:
     """
     fields = JsonObject(object_in(value_of(line, where, DELETE), where), where, InputError, DELETE)
     number = fields.checked(NUMBER, COUNT)
-    extra = fields.get(FIELDS)
-    return Record(fields[BODY], fields.get(PAIR), fields.get(ID), extra), number
+    record = Record(fields[BODY], fields.get(PAIR), fields.get(ID), fields.get(FIELDS))
+    return record, number
 
 
 def respelled(record: Record, spellings: Mapping[str, str]) -> Record:
@@ -349,14 +363,15 @@ class IndexTexts:
 
     def records(self, rows: Iterable[int], count: int) -> dict[int, Record]:
         """Return the records of the given rows. Raises InputError for a missing field."""
-        return {row: self._shown(self.index.record(row)) for row in sorted(rows)}
+        return {row: self._with_kept_fields(self.index.record(row)) for row in sorted(rows)}
 
-    def _shown(self, record: Record) -> Record:
-        extra = record.extra or {}
+    def _with_kept_fields(self, record: Record) -> Record:
+        """Return a record with the fields to show. Raises InputError for a missing field."""
+        fields = record.extra or {}
         if self.names is None:
             return record
         for name in self.names:
-            if name not in extra:
-                available = f"available: {listed(extra)}"
+            if name not in fields:
+                available = f"available: {listed(fields)}"
                 raise InputError(f"{self.index.path}: field {name!r} not found", available)
-        return record._replace(extra={name: extra[name] for name in self.names})
+        return record._replace(extra={name: fields[name] for name in self.names})

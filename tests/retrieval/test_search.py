@@ -119,7 +119,7 @@ def test_vectors_are_written_and_reused(run, monkeypatch):
     code, first, _ = run(*argv)
     assert (code, len(found(first))) == (0, len(TEXTS) - 1)
     assert np.load("v.npy").shape == (len(TEXTS), 32)
-    monkeypatch.setattr("bertcli.retrieval.search.Search.writing", None)  # would be a TypeError
+    monkeypatch.setattr("bertcli.retrieval.search.Search.vector_run", None)  # would be a TypeError
     code, again, err = run(*argv)
     assert (code, again, err) == (0, first, "")
     assert run(*argv[:-2])[1] == first

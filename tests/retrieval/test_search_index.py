@@ -95,7 +95,7 @@ def edit(random, folder):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_hits_and_bytes_are_those_of_a_fresh_search_after_any_edits(notes, monkeypatch, seed):
-    monkeypatch.setattr(index_update, "SETTLED", 0)
+    monkeypatch.setattr(index_update, "SETTLED_NS", 0)
     random = Random(seed)
     corpus = ("--corpus", "notes/")
     for number in range(5):
@@ -110,7 +110,7 @@ def test_hits_and_bytes_are_those_of_a_fresh_search_after_any_edits(notes, monke
 
 
 def test_only_what_is_new_or_changed_is_read_and_computed(notes, ran, monkeypatch):
-    monkeypatch.setattr(index_update, "SETTLED", 0)
+    monkeypatch.setattr(index_update, "SETTLED_NS", 0)
     hashed = []
     original = index_update.sha256
     monkeypatch.setattr(

@@ -171,10 +171,10 @@ class CorpusOptions(OptionGroup, panel=INPUT, record_class=Input):
         """Return the reader of the texts; None without --corpus."""
         if not self.corpus:
             return None
-        from bertcli.retrieval.search import OF_HITS
+        from bertcli.retrieval.search import HIT_FIELDS
 
         skip_empty = bool(self.skip_empty)
-        return reader_of(self, files=self.corpus, skip_empty=skip_empty, reserved=OF_HITS)
+        return reader_of(self, files=self.corpus, skip_empty=skip_empty, reserved=HIT_FIELDS)
 
 
 class ScoreOptions(OptionGroup, panel="Scores"):
@@ -311,7 +311,7 @@ def similar(
         has_texts = corpus_reader is not None or corpus.index is not None
         _write_answers(answers, file_format, write, has_texts=has_texts)
     if search:
-        console.warn_truncated(search.asked, search.embedder.max_length, unit="queries")
+        console.warn_truncated(search.query_tally, search.embedder.max_length, unit="queries")
     if rerank:
         limit = rerank.reranker.layout.max_length
         console.warn_truncated(rerank.tally, limit, unit="pairs of query and text")
