@@ -153,23 +153,7 @@ def embed(
     if not options.per_token:  # the index of token and word vectors stores the fields
         source.refuse_kept_fields(file_format)
     if engine.engine == "ray":
-
-        def make_job(
-            find_model: Any, source: "Input", file_format: str, pool: "Pool"
-        ) -> "ShardJob":
-            from bertcli.ray.run import EmbedJob
-
-            return record(
-                EmbedJob,
-                vector,
-                output,
-                model=find_model,
-                source=source.changed(reserved=_reserved_fields(options)),
-                options=replace(options, threads=compute.threads or pool.cpus),
-                form=file_format,
-            )
-
-        on_ray(make_job, source, model, output, engine, console)
+        _embed_on_ray(source, model, vector, options, output, engine, console)
         return
     if output.output is None and file.update:
         raise UsageError("--update requires --output")
@@ -211,6 +195,33 @@ def embed(
     if options.pooling == "auto" and not sentence.found_in and not console.verbose:
         console.note(pooling)
     console.close(reader)
+
+
+def _embed_on_ray(
+    source: InputOptions,
+    model: ModelOptions,
+    vector: VectorOptions,
+    options: EmbedOptions,
+    output: VectorOutput,
+    engine: EmbedEngineOptions,
+    console: ConsoleOptions,
+) -> None:
+    """Write a folder of files on the workers of a Ray cluster."""
+
+    def make_job(find_model: Any, source: "Input", file_format: str, pool: "Pool") -> "ShardJob":
+        from bertcli.ray.run import EmbedJob
+
+        return record(
+            EmbedJob,
+            vector,
+            output,
+            model=find_model,
+            source=source.changed(reserved=_reserved_fields(options)),
+            options=replace(options, threads=options.threads or pool.cpus),
+            form=file_format,
+        )
+
+    on_ray(make_job, source, model, output, engine, console)
 
 
 def _reserved_fields(options: EmbedOptions) -> frozenset[str]:

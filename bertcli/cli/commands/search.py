@@ -176,6 +176,17 @@ class CorpusOptions(OptionGroup, panel=INPUT, record_class=Input):
         skip_empty = bool(self.skip_empty)
         return reader_of(self, files=self.corpus, skip_empty=skip_empty, reserved=HIT_FIELDS)
 
+    def inputs(self, queries: Reader, corpus_reader: Reader | None) -> list[str]:
+        """Return the files that a search reads: of queries, texts, vectors and the index."""
+        inputs = list(queries.source.paths)
+        if corpus_reader:
+            inputs += corpus_reader.source.paths
+        if self.vectors:
+            inputs.append(str(self.vectors))
+        if self.index and not corpus_reader:  # with a corpus, the index depends on it
+            inputs.append(str(self.index / MANIFEST))
+        return inputs
+
 
 class ScoreOptions(OptionGroup, panel="Scores"):
     """How texts are compared."""
@@ -256,39 +267,23 @@ def similar(
     folder = model.folder(files_for(compute.dtype))
     models = [model, *score.cross_encoders(model)]
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.retrieval.search import Search, SearchOptions, lexical_answers
+    from bertcli.retrieval.search import Search, SearchOptions
     from bertcli.retrieval.search import answers as answers_of_search
-    from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
 
     options = record(SearchOptions, query, corpus, score)
     rerank = None
     for cross_encoder in models[1:]:
-        rerank = _reranker(cross_encoder, query, compute)
+        rerank = _open_reranker(cross_encoder, query, compute)
         options = replace(options, top_k=max(query.top_k, score.rerank_top), threshold=None)
     embed_options = record(EmbedOptions, compute, score)
-    has_whole_files = False
-    inputs = list(queries.source.paths)
-    if corpus_reader:
-        paths = corpus_reader.source.paths
-        has_whole_files = WHOLE_FILE in map(corpus_reader.format_of, paths)
-        inputs += paths
-    if corpus.vectors:
-        inputs.append(str(corpus.vectors))
-    if corpus.index and not corpus_reader:  # with a corpus, the index depends on it
-        inputs.append(str(corpus.index / MANIFEST))
     search: Search | None = None
+    answers: Iterable[list[Answer]]
     if corpus_reader and score.lexical and not corpus.index:
-        refuse_pipes(corpus_reader)
-        tokenizer = model.tokenizer()
-        if has_whole_files:
-            corpus_reader.divide_by(
-                partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph")))
-            )
-        answers: Iterable[list[Answer]]
-        answers = lexical_answers(queries.blocks(), corpus_reader, tokenizer, options.top_k)
-        answers = rerank(answers) if rerank else answers
+        answers = _lexical_answers(queries, corpus_reader, model, options.top_k)
+        if rerank:
+            answers = rerank(answers)
     else:
-        if has_whole_files and not embed_options.several:
+        if has_whole_files(corpus_reader) and not embed_options.several:
             embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
         search = Search.open(folder, embed_options, options, corpus_reader)
         if rerank:
@@ -304,6 +299,7 @@ def similar(
                 search_at_prompt(stored)
             return
         answers = answers_of_search(search, queries, console)
+    inputs = corpus.inputs(queries, corpus_reader)
     with output.open(file_format, inputs, *models, view="answer_views") as write:
         if search and query.mine:
             _write_negatives(search, queries, query.margin, write, console)
@@ -320,7 +316,26 @@ def similar(
         console.close(corpus_reader)
 
 
-def _reranker(
+def has_whole_files(reader: Reader | None) -> bool:
+    """Return True if a file of a corpus is read as one text, such as Markdown."""
+    return reader is not None and WHOLE_FILE in map(reader.format_of, reader.source.paths)
+
+
+def _lexical_answers(
+    queries: Reader, corpus_reader: Reader, model: ModelOptions, top_k: int
+) -> Iterator[list["Answer"]]:
+    """Return the answers of a lexical search, which reads only the tokenizer of the model."""
+    from bertcli.retrieval.search import lexical_answers
+    from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
+
+    refuse_pipes(corpus_reader)
+    tokenizer = model.tokenizer()
+    if has_whole_files(corpus_reader):
+        corpus_reader.divide_by(partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph"))))
+    return lexical_answers(queries.blocks(), corpus_reader, tokenizer, top_k)
+
+
+def _open_reranker(
     model: ModelOptions, query: QueryOptions, compute: ComputeOptions
 ) -> "AnswerReranker":
     """Open a cross-encoder for the results of a search."""

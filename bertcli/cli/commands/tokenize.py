@@ -160,42 +160,14 @@ def tokenize(
     """
     console.beside_output = output.on_terminal and not mode.is_summary
     if engine.engine == "ray":
-        source.refuse_kept_fields(output.format)
-
-        def make_job(
-            find_model: Any, source: "Input", file_format: str, pool: "Pool"
-        ) -> "ShardJob":
-            from bertcli.ray.run import TokenizeJob
-
-            token_layout = layout.layout(fields, fields.columns())
-            task = Task(token_layout, fields.row_fields(token_layout), file_format)
-            return record(
-                TokenizeJob,
-                layout,
-                output,
-                model=find_model,
-                source=source.changed(reserved=task.fields),
-                form=file_format,
-                layout=task.layout,
-                extra=task.extra,
-            )
-
-        on_ray(make_job, source, model, output, engine, console)
+        _tokenize_on_ray(source, model, layout, fields, output, engine, console)
         return
     file_format = _resolve_format(source, mode, output, fields)
     tokenizer = model.tokenizer(parse_special=layout.parse_special)
     if mode.from_tokens:
         console.close(_write_token_ids(source, fields, output, file_format, model, tokenizer))
         return
-    columns = () if mode.stats or mode.count else fields.columns()
-    if columns and file_format == "table":
-        from bertcli.cli.display.tables import TOKEN_COLUMNS as columns
-    elif fields.ragged:  # without padding, all values would be 1
-        columns = tuple(name for name in columns if name != "attention_mask")
-    if mode.stats:  # without truncation: --max-length only sets the limit that is reported
-        token_layout = Layout(columns, special_tokens=layout.special_tokens)
-    else:
-        token_layout = layout.layout(fields, columns)
+    token_layout = _token_layout(layout, fields, mode, file_format)
     tokenizer.cut_at(token_layout)  # raises for invalid lengths before anything is read
     if token_layout.padding == "max_length":
         tokenizer.max_length(token_layout)
@@ -217,10 +189,9 @@ def tokenize(
         if not mode.count:
             view = "token_views"
             view_arguments = (tokenizer,)
-        inputs = reader.source.inputs
         with output.open(
             task.writer,
-            inputs,
+            reader.source.inputs,
             model,
             view=view,
             view_arguments=view_arguments,
@@ -228,21 +199,72 @@ def tokenize(
             uses_weights=False,
         ) as write:
             task.write(run, windows, write, rows=output.resume)
+    _report(run, token_layout, console)
+
+
+def _tokenize_on_ray(
+    source: InputOptions,
+    model: ModelOptions,
+    layout: LayoutOptions,
+    fields: FieldOptions,
+    output: OutputOptions,
+    engine: TokenizeEngineOptions,
+    console: ConsoleOptions,
+) -> None:
+    """Write a folder of files on the workers of a Ray cluster."""
+    source.refuse_kept_fields(output.format)
+
+    def make_job(find_model: Any, source: "Input", file_format: str, pool: "Pool") -> "ShardJob":
+        from bertcli.ray.run import TokenizeJob
+
+        token_layout = layout.layout(fields, fields.columns())
+        task = Task(token_layout, fields.row_fields(token_layout), file_format)
+        return record(
+            TokenizeJob,
+            layout,
+            output,
+            model=find_model,
+            source=source.changed(reserved=task.fields),
+            form=file_format,
+            layout=task.layout,
+            extra=task.extra,
+        )
+
+    on_ray(make_job, source, model, output, engine, console)
+
+
+def _token_layout(
+    layout: LayoutOptions, fields: FieldOptions, mode: ModeOptions, file_format: str
+) -> Layout:
+    """Return the layout of the tokens, with the columns that the output needs."""
+    columns = () if mode.stats or mode.count else fields.columns()
+    if mode.stats:  # without truncation: --max-length only sets the limit that is reported
+        return Layout(columns, special_tokens=layout.special_tokens)
+    if columns and file_format == "table":
+        from bertcli.cli.display.tables import TOKEN_COLUMNS
+
+        columns = TOKEN_COLUMNS
+    elif fields.ragged:  # without padding, all values would be 1
+        columns = tuple(name for name in columns if name != "attention_mask")
+    return layout.layout(fields, columns)
+
+
+def _report(run: TokenizeRun, layout: Layout, console: ConsoleOptions) -> None:
+    """Report warnings and counts of a run that has been read."""
     tally = run.tally
-    if token_layout.truncation == "do_not_truncate" and tally.too_long:
-        limit = tokenizer.limit
-        longest = tally.longest
+    limit = run.tokenizer.limit
+    if layout.truncation == "do_not_truncate" and tally.too_long:
         console.warn(
             f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of "
-            f"{limit} tokens (longest: {longest}); --truncation true truncates them"
+            f"{limit} tokens (longest: {tally.longest}); --truncation true truncates them"
         )
-    console.warn_truncated(tally, tokenizer.cut_at(token_layout))
+    console.warn_truncated(tally, run.tokenizer.cut_at(layout))
     console.warn_special_tokens(tally)
     if run.window and tally.records > run.window:
         console.note(
             f"--padding longest was applied to {counted(run.window, 'record')} at a time (--window)"
         )
-    console.close(reader)
+    console.close(run.reader)
 
 
 def _resolve_format(
@@ -298,7 +320,10 @@ def _write_summary(
     if file_format == "table":
         from bertcli.cli.display.tables import counts_table, show, stats_view
 
-        show(counts_table(rows())) if mode.per_file else show(*stats_view(*rows()))
+        if mode.per_file:
+            show(counts_table(rows()))
+        else:
+            show(*stats_view(*rows()))
         return
     inputs = run.reader.source.inputs
     if file_format == JSONL and not mode.per_file:  # a single row
