@@ -3,6 +3,6 @@
     export(find_model("DIR"), Path("OUT"), ExportOptions("onnx"))
 
 `folder` exports a model with a head, or a sentence model, to a folder with a graph and measures its
-accuracy; `graphs` writes graphs as OpenVINO IR or ONNX and quantizes them to 8 bits. `distil` makes
-a static student model. Begin with `folder`.
+accuracy; `graphs` quantizes graphs to 8 bits and writes them as OpenVINO IR or ONNX. `distil` makes
+a static student model. Start with `folder`.
 """

@@ -63,7 +63,7 @@ from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TABLE = "model.safetensors"
-UNUSED = re.compile(r"\[unused\d+\]")
+UNUSED_TOKEN = re.compile(r"\[unused\d+\]")
 SIF = 1e-4  # Zipf frequency at which the weight of a token is 1/2
 COMMON = 0.02  # share of the corpus at which the weight of a token is halved
 DIM = 256  # default, if the model allows as many
@@ -74,18 +74,18 @@ MAX_WORD_TOKENS = 16
 MAX_WORDS = 1_000_000  # different words that are counted; above it, the rarer half is dropped
 
 
-def kept_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of the teacher's tokens that the student keeps, in ascending order."""
+def student_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of the teacher's tokens that are also the student's, in ascending order."""
     core = tokenizer.core
     roles = tokenizer.roles
     special = {token.content for token in core.get_added_tokens_decoder().values()}
     special -= {roles["unk_token"], roles["pad_token"]}
     ids = core.get_vocab()
-    return sorted(ids[token] for token in ids.keys() - special if not UNUSED.match(token))
+    return sorted(ids[token] for token in ids.keys() - special if not UNUSED_TOKEN.match(token))
 
 
-def split_words(ids: np.ndarray, inner: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the words of 2 to MAX_WORD_TOKENS tokens, as tuples of ids.
+def words_of_several_tokens(ids: np.ndarray, inner: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the words of 2 to MAX_WORD_TOKENS tokens in a sequence, as tuples of ids.
 
     ``inner`` are the ids of tokens that continue a word.
     """
@@ -169,7 +169,7 @@ class CorpusCounts:
             ids = np.asarray(block.ids, np.int64)[is_counted]
             self.tokens += np.bincount(ids, minlength=len(self.tokens))
             if inner is not None:
-                self.words.update(split_words(ids, inner))
+                self.words.update(words_of_several_tokens(ids, inner))
             if len(self.words) > MAX_WORDS:
                 self.words = Counter(dict(self.words.most_common(MAX_WORDS // 2)))
             show(Ran(len(block)))
@@ -190,7 +190,7 @@ class Distillation:
     output: Path
     dim: int | None = None  # None: DIM, or the maximum if that is less
     words: int | None = None  # number of corpus words that become tokens; None: none
-    how: EmbedOptions = field(default_factory=EmbedOptions)  # device etc. of the teacher
+    teacher_options: EmbedOptions = field(default_factory=EmbedOptions)  # device etc.
     reader: Reader | None = None  # reads the corpus
     overwrite: bool = False
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -203,9 +203,11 @@ class Distillation:
         corpus_paths = reader.source.paths if reader else ()
         inputs: list[str | Path] = [*source.model_files, *corpus_paths]
         with whole_folder(self.output, "distil", overwrite=self.overwrite, inputs=inputs) as folder:
-            teacher = Embedder.open(source, replace(self.how, pooling="mean", normalize=False))
+            teacher = Embedder.open(
+                source, replace(self.teacher_options, pooling="mean", normalize=False)
+            )
             tokenizer = teacher.runtime.tokenizer
-            token_ids = kept_ids(tokenizer)
+            token_ids = student_ids(tokenizer)
             dim = self._dim(min(teacher.nothing.shape[-1], len(token_ids) - 1))
             inner = self._inner_tokens(tokenizer)
             corpus = CorpusCounts(np.zeros(teacher.runtime.config.vocab_size, np.int64))
@@ -217,9 +219,8 @@ class Distillation:
             if reader and not counts.any():
                 raise InputError("no text in the corpus", "give files of text")
             states = self._states(teacher, pieces, show)
-            variance = self._write_student(
-                folder, tokenizer, states, pieces, counts if reader else None, dim
-            )
+            piece_counts = counts if reader else None
+            variance = self._write_student(folder, tokenizer, states, pieces, piece_counts, dim)
             self.manifest = source_entries(source, teacher.runtime.spec) | {
                 "corpus": corpus_paths,
                 "tokens": len(pieces),
@@ -229,11 +230,11 @@ class Distillation:
                 "sha256": sha256(folder / TABLE),
             }
             if corpus.held_out:
-                with TemporaryDirectory() as plain:
-                    kept = states[: len(token_ids)]
-                    pieces = pieces[: len(token_ids)]
-                    self._write_student(Path(plain), tokenizer, kept, pieces, None, dim)
-                    self._measure(corpus.held_out, folder, Path(plain), show)
+                with TemporaryDirectory() as directory:
+                    plain = Path(directory)  # a student without the corpus
+                    size = len(token_ids)
+                    self._write_student(plain, tokenizer, states[:size], pieces[:size], None, dim)
+                    self._measure(corpus.held_out, folder, plain, show)
             write_json(folder / MANIFEST, self.manifest)
         return self.manifest
 
@@ -279,16 +280,16 @@ class Distillation:
         Raises ModelError for NaN or infinity.
         """
         tokenizer = teacher.runtime.tokenizer
-        parts = []
+        batches = []
         for start in range(0, len(pieces), TOKENS_PER_RUN):
-            some = pieces[start : start + TOKENS_PER_RUN]
-            texts = [*map(tokenizer.build_inputs_with_special_tokens, some)]
+            batch = pieces[start : start + TOKENS_PER_RUN]
+            texts = [*map(tokenizer.build_inputs_with_special_tokens, batch)]
             columns = np.array([(index, 0) for index in chain(*texts)], np.uint32)
             tokens = Tokens(columns, np.cumsum([0, *map(len, texts)]))
-            parts.append(teacher.vectors_of(tokens))
-            done = start + len(texts)
-            show(Advance(done, "tokens", done / len(pieces)))
-        states = np.concatenate(parts)
+            batches.append(teacher.vectors_of(tokens))
+            piece_count = start + len(texts)
+            show(Advance(piece_count, "tokens", piece_count / len(pieces)))
+        states = np.concatenate(batches)
         if not np.isfinite(states).all():
             raise ModelError(
                 f"{self.source.path}: states of tokens contain NaN or infinity",
@@ -342,7 +343,7 @@ class Distillation:
 
         Both the student and ``plain``, a student without the corpus, are compared.
         """
-        teacher = RecordVectors(Embedder.open(self.source, self.how), texts)
+        teacher = RecordVectors(Embedder.open(self.source, self.teacher_options), texts)
         teacher.execute(show)
         is_compared = np.ones(len(texts), bool)
         for name, path in (("agreement", folder), ("agreement_without_corpus", plain)):

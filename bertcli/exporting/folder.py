@@ -28,7 +28,7 @@ from bertcli.embedding.sentence_modules import (
     VectorNorm,
 )
 from bertcli.engines.compute import nncf, openvino, settings
-from bertcli.engines.engine import Tokens
+from bertcli.engines.engine import Reading, Tokens
 from bertcli.engines.openvino_engine import inputs_of
 from bertcli.engines.openvino_graph import (
     LOGITS,
@@ -44,9 +44,9 @@ from bertcli.errors import BertcliError, ModelError, UsageError, option
 from bertcli.exporting.graphs import (
     VECTORS,
     calibration_texts,
-    loud_apart,
     named_model,
-    quantized,
+    quantize,
+    split_outliers,
     write_onnx,
     write_openvino,
 )
@@ -67,39 +67,40 @@ from bertcli.tasks.head import (
 )
 
 FILES = {"openvino": GRAPHS["float32"], "onnx": "onnx/model.onnx"}
-HELD_OUT = 4  # every 4th text of the sample is for measuring accuracy, not for calibration
+HELD_OUT_INTERVAL = 4  # every 4th text of the sample measures accuracy and does not calibrate
 GRAPH_SUFFIXES = (".onnx", ".xml")
-FAR = 0.9  # minimum mean cosine; a graph below it is refused
+MIN_COSINE = 0.9  # minimum mean cosine; a graph below it is refused
 
 
 # --- graph operations equal to embedding/pooling.py and embedding/sentence_modules.py ---
 
 
-def pooled(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
+def pool(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
     """Pool the states [B, L, D] of texts; return [B, D]. Raises ModelError for other modes."""
     match mode:
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
-            real = net("Unsqueeze", net.is_token, [2])
-            return net("ReduceMax", net("Select", real, x, -np.inf), [1])
+            is_token = net("Unsqueeze", net.is_token, [2])
+            return net("ReduceMax", net("Select", is_token, x, -np.inf), [1])
         case "mean":
             return means(net, x)
     raise ModelError(f"a model with pooling {mode} cannot be exported", "cls, max and mean can be")
 
 
-def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
+def apply_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
     """Return the output [..., D] of a module for vectors [..., D]."""
     match module:
         case UnitLength():
-            size = net("Sqrt", net("ReduceSum", net("Multiply", x, x), [-1]))
-            return net("Divide", x, net("Unsqueeze", net("Maximum", size, 1e-12), -1))
+            length = net("Sqrt", net("ReduceSum", net("Multiply", x, x), [-1]))
+            return net("Divide", x, net("Unsqueeze", net("Maximum", length, 1e-12), -1))
         case VectorNorm():
             x = net("MVN", x, [-1], eps=EPSILON)
             return net("Add", net("Multiply", x, module.weight), module.bias)
         case Dense():
             y = net("MatMul", x, module.weight)
-            y = y if module.bias is None else net("Add", y, module.bias)
+            if module.bias is not None:
+                y = net("Add", y, module.bias)
             y = activated(net, y, TORCH_CLASSES[module.activation])
             if module.residual is None:
                 return y
@@ -109,19 +110,26 @@ def after_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
 def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
     """Return the outputs: last hidden states [B, L, hidden] and text vectors [B, D]."""
     options = embedder.options
-    depth = net.config.num_hidden_layers
-    (rows,) = states(net, (depth,))
-    vectors = [pooled(net, rows, mode) for mode in options.modes]
-    y = vectors[0] if len(vectors) == 1 else net("Concat", *vectors, axis=-1)
+    (hidden,) = states(net, (net.config.num_hidden_layers,))
+    pooled = [pool(net, hidden, mode) for mode in options.modes]
+    vectors = pooled[0] if len(pooled) == 1 else net("Concat", *pooled, axis=-1)
     for module in embedder.modules:
-        y = after_module(net, y, module)
+        vectors = apply_module(net, vectors, module)
     if options.normalize and options.dim_last:
-        y = after_module(net, y, UnitLength())
+        vectors = apply_module(net, vectors, UnitLength())
     if options.dim:
-        y = net("Gather", y, np.arange(options.dim), 1)
+        vectors = net("Gather", vectors, np.arange(options.dim), 1)
     if options.normalize and not options.dim_last:
-        y = after_module(net, y, UnitLength())
-    return {STATES: rows, VECTORS: y}
+        vectors = apply_module(net, vectors, UnitLength())
+    return {STATES: hidden, VECTORS: vectors}
+
+
+def head_outputs(net: OpenvinoNetwork, reading: Reading) -> dict[str, Node]:
+    """Return the output of a model with a head: its logits."""
+    (hidden,) = states(net, (net.config.num_hidden_layers,))
+    if reading.single:
+        hidden = pool(net, hidden, "mean" if reading.mean else "cls")
+    return {LOGITS: logits(net, hidden)}
 
 
 # --- the folder ---
@@ -146,8 +154,8 @@ def export(
     """Write a folder with the graph of a model, and return its manifest.
 
     Raises ModelError for a model that cannot be exported, BertcliError for a graph with a mean
-    cosine below ``FAR``, OutputError if the folder cannot be written, UsageError for an output
-    named like a graph file.
+    cosine below ``MIN_COSINE``, OutputError if the folder cannot be written, UsageError for an
+    output named like a graph file.
     """
     if output.suffix.lower() in GRAPH_SUFFIXES and not output.is_dir():
         folder_name = output.with_suffix("")
@@ -155,38 +163,32 @@ def export(
             f"{option('output', output)} is named like a file, but export writes a folder",
             f"-o {folder_name} {option('to', 'onnx')} writes {folder_name}/{FILES['onnx']}",
         )
-    library = nncf() if options.dtype == "int8" else None  # a missing package fails early
-    # The command that runs the head in config.json; "" for sentence vectors.
-    command = "" if (source.path / MODULES).exists() else command_of(source)
-    model: Embedder | Head = (
-        Head.open(source, COMMANDS[command], Settings("openvino"))
-        if command
-        else Embedder.open(source, EmbedOptions("openvino"))
-    )
+    nncf_module = nncf() if options.dtype == "int8" else None  # a missing package fails early
+    model = _open_model(source)
     spec = model.runtime.spec
     config = model.runtime.config
     if config.extra_embeddings:
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
     texts = calibration_texts(spec, config)
-    longest = config.most_tokens
-    held_out = texts[::HELD_OUT]
+    held_out = texts[::HELD_OUT_INTERVAL]
     weights = read_weights(spec.folder, spec.kind, spec.pooler)
-    if library:
-        texts = [text for at, text in enumerate(texts) if at % HELD_OUT]
-        weights = loud_apart(weights, [inputs_of(text, longest) for text in texts])
-    net = OpenvinoNetwork(rounded(weights) if options.dtype == "bfloat16" else weights)
+    sample: list[dict[str, np.ndarray]] = []  # inputs of the graph that calibrate it
+    if nncf_module:
+        for index, text in enumerate(texts):
+            if index % HELD_OUT_INTERVAL:
+                sample.append(inputs_of(text, config.most_tokens))
+        weights = split_outliers(weights, sample)
+    elif options.dtype == "bfloat16":
+        weights = round_to_bfloat16(weights)
+    net = OpenvinoNetwork(weights)
     if isinstance(model, Embedder):
         outputs = sentence_outputs(net, model)
     else:
-        (x,) = states(net, (config.num_hidden_layers,))
-        if spec.reading.single:
-            x = pooled(net, x, "mean" if spec.reading.mean else "cls")
-        outputs = {LOGITS: logits(net, x)}
+        outputs = head_outputs(net, spec.reading)
     graph = named_model(net, outputs)
-    if library:
-        names = [*net.inputs]
-        sample = [[inputs_of(text, longest)[name] for name in names] for text in texts]
-        graph = quantized(library, graph, sample)
+    if nncf_module:
+        arrays = [[inputs[name] for name in net.inputs] for inputs in sample]
+        graph = quantize(nncf_module, graph, arrays)
     manifest = source_entries(source, spec) | {
         "to": options.to,
         "dtype": options.dtype,
@@ -194,7 +196,7 @@ def export(
     }
     inputs = source.model_files
     with whole_folder(output, "export", overwrite=overwrite, inputs=inputs) as folder:
-        _copy(source, folder)
+        _copy_configs(source, folder)
         path = folder / options.file
         path.parent.mkdir()
         if options.to == "onnx":
@@ -202,7 +204,7 @@ def export(
         else:
             write_openvino(graph, path)
         accuracy = agreement(model, graph, held_out)
-        if not accuracy["mean_cosine"] >= FAR:
+        if not accuracy["mean_cosine"] >= MIN_COSINE:
             raise BertcliError(
                 f"in {options.dtype}, this model gives other numbers: their mean cosine to "
                 f"float32 is {accuracy['mean_cosine']}",
@@ -217,36 +219,50 @@ def export(
     return manifest
 
 
-def _copy(source: ModelFolder, folder: Path) -> None:
+def _open_model(source: ModelFolder) -> Embedder | Head:
+    """Open a model with the head in its config.json, or for sentence vectors without one."""
+    command = "" if (source.path / MODULES).exists() else command_of(source)
+    if command:
+        return Head.open(source, COMMANDS[command], Settings("openvino"))
+    return Embedder.open(source, EmbedOptions("openvino"))
+
+
+def _copy_configs(source: ModelFolder, folder: Path) -> None:
     """Copy the tokenizer, the configs and the modules, moving the encoder's files to the top."""
-    inner = source.encoder
-    left_out = {*inner.weights.all_files}
+    encoder = source.encoder
+    weight_files = {*encoder.weights.all_files}
     for path in source.model_files:
-        if path in left_out or not path.is_file():
+        if path in weight_files or not path.is_file():
             continue
-        inside = path.is_relative_to(inner.path)
-        target = folder / path.relative_to((inner if inside else source).path)
+        parent = encoder if path.is_relative_to(encoder.path) else source
+        target = folder / path.relative_to(parent.path)
         target.parent.mkdir(exist_ok=True)
-        if path.name != MODULES:
+        if path.name == MODULES:
+            write_json(target, _modules_at_top(source, path))
+        else:
             shutil.copyfile(path, target)
-            continue
-        modules = [
-            {**module, "path": "" if source / module["path"] == inner.path else module["path"]}
-            for module in parse_objects(path.read_bytes(), path)
-        ]
-        write_json(target, modules)
 
 
-def rounded(weights: Weights) -> Weights:
+def _modules_at_top(source: ModelFolder, path: Path) -> list[dict[str, Any]]:
+    """Return the entries of modules.json, with the encoder in the folder itself."""
+    modules = []
+    for entry in parse_objects(path.read_bytes(), path):
+        is_encoder = source / entry["path"] == source.encoder.path
+        modules.append({**entry, "path": "" if is_encoder else entry["path"]})
+    return modules
+
+
+def round_to_bfloat16(weights: Weights) -> Weights:
     """Return weights with matrices rounded to bfloat16 (nearest, ties to even), as uint16 bits."""
 
-    def bits(array: np.ndarray) -> np.ndarray:
+    def bfloat16_bits(array: np.ndarray) -> np.ndarray:
         if array.ndim < 2 or array.dtype != np.float32:
             return array
-        whole = array.view(np.uint32)
-        return ((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16).astype(np.uint16)
+        float32_bits = array.view(np.uint32)
+        last_kept_bit = (float32_bits >> 16) & 1
+        return ((float32_bits + 0x7FFF + last_kept_bit) >> 16).astype(np.uint16)
 
-    arrays = {name: bits(array) for name, array in weights.arrays.items()}
+    arrays = {name: bfloat16_bits(array) for name, array in weights.arrays.items()}
     return replace(weights, arrays=arrays)
 
 
@@ -261,29 +277,35 @@ def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> di
     compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
     names = [value.get_any_name() for value in compiled.inputs]
     cosines = []
-    largest = 0.0
+    largest_difference = 0.0
     reading = model.runtime.spec.reading
     for text in texts:
         inputs = inputs_of(text, model.runtime.config.most_tokens)
         outputs = compiled({name: inputs[name] for name in names})
         if isinstance(model, Embedder):
-            (right,) = model.vectors_of(text)
-            (row,) = outputs[VECTORS]
+            (expected,) = model.vectors_of(text)
+            (found,) = outputs[VECTORS]
         else:
             finish = partial(head_logits, is_per_text=reading.single)
-            (right,) = model.run(text, finish)
-            (row,) = outputs[LOGITS]
+            (expected,) = model.run(text, finish)
+            (found,) = outputs[LOGITS]
             if not reading.single:
-                row = row[: len(text.ids)]  # without padding
+                found = found[: len(text.ids)]  # without padding
             if reading.token is not None:
-                row = row[text.ids == reading.token]
-        largest = max(largest, float(np.abs(right - row).max()))
-        a, b = (x.ravel().astype(np.float64) for x in (right, row))
-        sizes = float(np.linalg.norm(a) * np.linalg.norm(b))
-        cosines.append(float(a @ b) / sizes if sizes else 1.0)
+                found = found[text.ids == reading.token]
+        largest_difference = max(largest_difference, float(np.abs(expected - found).max()))
+        cosines.append(_cosine(expected, found))
     return {
         "texts": len(texts),
         "worst_cosine": round(min(cosines), 7),
         "mean_cosine": round(float(np.mean(cosines)), 7),
-        "largest_difference": largest,
+        "largest_difference": largest_difference,
     }
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the cosine of two arrays as flat vectors; 1 if one of them is zero."""
+    a = a.ravel().astype(np.float64)
+    b = b.ravel().astype(np.float64)
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else 1.0

@@ -13,7 +13,7 @@ moves differences between activation channels into the weights (SmoothQuant). Em
 too; attention, LayerNorm and sums stay float32.
 
 Three settings differ from the defaults of NNCF. Outlier channels of feed-forward blocks, which
-would set the scale for all others, stay float32 (`loud_apart`): they caused nearly all of the
+would set the scale for all others, stay float32 (`split_outliers`): they caused nearly all of the
 error. Activation ranges are the minimum and maximum over the sample, not the mean of the ranges of
 its texts, which clips: this halves the error of the worst text. Queries and keys are not quantized,
 because attention multiplies float32.
@@ -70,10 +70,11 @@ def write_openvino(graph: Any, path: Path) -> None:
 
 # --- ONNX ---
 
-OPSET, IR_VERSION = 20, 10
-LARGE = 1_500_000_000  # bytes of weights that need a separate file: protobuf is limited to 2 GB
+OPSET = 20
+IR_VERSION = 10
+MAX_INLINE_WEIGHTS = 1_500_000_000  # bytes; more are a file of their own: protobuf ends at 2 GB
 TYPES = {"f32": 1, "i64": 7, "boolean": 9, "f16": 10, "bf16": 16}  # as in onnx.TensorProto
-NAMES = {  # OpenVINO -> ONNX names of operations with equal inputs; unlisted names are the same
+OPERATIONS = {  # OpenVINO -> ONNX, for operations with equal inputs; unlisted names are the same
     "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Maximum": "Max", "Minimum": "Min",
     "HSwish": "HardSwish", "Select": "Where", "LogicalAnd": "And", "LessEqual": "LessOrEqual",
     "GreaterEqual": "GreaterOrEqual", "SoftPlus": "Softplus", "Broadcast": "Expand",
@@ -89,134 +90,165 @@ def write_onnx(graph: Any, path: Path) -> None:
         raise BertcliError(
             f"{option('to', 'onnx')} needs the package onnx: {failed}", install_command("onnx")
         ) from None
-    helper = onnx.helper
-    nodes: list[Any] = []
-    numbers: list[Any] = []
-    inputs: list[Any] = []
-    outputs: list[Any] = []
-    names: dict[str, str] = {}  # name of an OpenVINO node -> name of its ONNX output
-
-    def add(operation: str, *inputs: str, **attributes: Any) -> str:
-        name = f"{operation}_{len(nodes)}"
-        nodes.append(helper.make_node(operation, inputs, [name], **attributes))
-        return name
-
-    def constant(array: np.ndarray, kind: str) -> str:
-        name = f"constant_{len(numbers)}"
-        size = array.shape
-        numbers.append(helper.make_tensor(name, TYPES[kind], size, array.tobytes(), raw=True))
-        return name
-
-    def described(name: str, port: Any) -> Any:
-        axes = zip(port.get_partial_shape(), ("batch", "length", "width"), strict=False)
-        shape = [axis if size.is_dynamic else size.get_length() for size, axis in axes]
-        kind = TYPES[port.get_element_type().get_type_name()]
-        return helper.make_tensor_value_info(name, kind, shape)
-
-    def translated(node: Any, kind: str, *inputs: str) -> str:
-        attributes = node.get_attributes()
-        x = inputs[0]
-
-        def shape(place: int) -> list[int]:
-            sizes = node.input_value(place).get_partial_shape()
-            return [0 if size.is_dynamic else size.get_length() for size in sizes]
-
-        def value(place: int) -> Any:
-            return node.input_value(place).get_node().data.tolist()
-
-        def turned(place: int) -> str:
-            *others, rows, columns = range(len(shape(place)))
-            return add("Transpose", inputs[place], perm=[*others, columns, rows])
-
-        match kind:
-            case "ReduceSum" | "ReduceMean" | "ReduceMax":
-                return add(kind, *inputs, keepdims=0)
-            case "Convert":
-                return add("Cast", x, to=TYPES[attributes["destination_type"]])
-            case "Gather":
-                return add(kind, *inputs[:2], axis=value(2))
-            case "Transpose":
-                return add(kind, x, perm=value(1))
-            case "Gelu":
-                way = {"ERF": "none", "TANH": "tanh"}[attributes["approximation_mode"].upper()]
-                return add(kind, x, approximate=way)
-            case "MVN":
-                ones = constant(np.ones(shape(0)[-1], np.float32), "f32")
-                return add("LayerNormalization", x, ones, epsilon=attributes["eps"])
-            case "MatMul":
-                return add(kind, x, turned(1) if attributes["transpose_b"] else inputs[1])
-            case "ScaledDotProductAttention":
-                scale = constant(np.array(shape(0)[-1] ** -0.5, np.float32), "f32")
-                scores = add("Mul", add("MatMul", x, turned(1)), scale)
-                return add("MatMul", add("Softmax", add("Add", scores, inputs[3])), inputs[2])
-            case "GroupConvolution":
-                groups, outputs, *others = shape(1)
-                sizes = constant(np.array([groups * outputs, *others]), "i64")
-                pads = [*attributes["pads_begin"], *attributes["pads_end"]]
-                weight = add("Reshape", inputs[1], sizes)
-                return add("Conv", x, weight, group=groups, pads=pads)
-        alike = {name: attributes[name] for name in ("axis", "equation") if name in attributes}
-        return add(NAMES.get(kind, kind), *inputs, **alike)
-
+    onnx_graph = OnnxGraph(onnx.helper)
     for node in graph.get_ordered_ops():
+        onnx_graph.translate(node)
+    used = {name for node in onnx_graph.nodes for name in node.input}
+    tensors = [tensor for tensor in onnx_graph.tensors if tensor.name in used]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            onnx_graph.nodes, "bertcli", onnx_graph.inputs, onnx_graph.outputs, tensors
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    external = sum(len(tensor.raw_data) for tensor in tensors) > MAX_INLINE_WEIGHTS
+    onnx.save_model(model, str(path), save_as_external_data=external, location=f"{path.name}_data")
+
+
+class OnnxGraph:
+    """An ONNX graph that grows by one OpenVINO node at a time, each after its inputs.
+
+    Nodes, tensors, inputs and outputs are messages of the package onnx, of which ``helper`` is a
+    module.
+    """
+
+    def __init__(self, helper: Any) -> None:
+        self.helper = helper
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []  # constants
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self.names: dict[str, str] = {}  # name of an OpenVINO node -> name of its ONNX output
+
+    def translate(self, node: Any) -> None:
+        """Add an OpenVINO node: an input, a constant, an output or an operation."""
         sources = [port.get_source_output() for port in node.inputs()]
-        given = [names[source.get_node().get_name()] for source in sources]
+        inputs = [self.names[source.get_node().get_name()] for source in sources]
         match node.get_type_name():
             case "Parameter":
                 name = node.get_friendly_name()
-                inputs.append(described(name, node.output(0)))
+                self.inputs.append(self._value_info(name, node.output(0)))
             case "Constant":
-                kind = node.get_element_type().get_type_name()
-                name = constant(np.asarray(node.data), kind)
+                name = self._constant(np.asarray(node.data), node.get_element_type())
             case "Result":
                 (name,) = sources[0].get_names()
-                nodes.append(helper.make_node("Identity", given, [name]))
-                outputs.append(described(name, node.output(0)))
-            case kind:
-                name = translated(node, kind, *given)
-        names[node.get_name()] = name
-    read = {name for node in nodes for name in node.input}
-    numbers = [tensor for tensor in numbers if tensor.name in read]
-    model = helper.make_model(
-        helper.make_graph(nodes, "bertcli", inputs, outputs, numbers),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-    )
-    apart = sum(len(tensor.raw_data) for tensor in numbers) > LARGE
-    onnx.save_model(model, str(path), save_as_external_data=apart, location=f"{path.name}_data")
+                self.nodes.append(self.helper.make_node("Identity", inputs, [name]))
+                self.outputs.append(self._value_info(name, node.output(0)))
+            case _:
+                name = self._operation(node, *inputs)
+        self.names[node.get_name()] = name
+
+    def _add(self, operation: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node and return the name of its output."""
+        name = f"{operation}_{len(self.nodes)}"
+        self.nodes.append(self.helper.make_node(operation, inputs, [name], **attributes))
+        return name
+
+    def _constant(self, array: np.ndarray, element_type: Any) -> str:
+        """Add a constant and return its name. The type is a name in TYPES, or OpenVINO's type."""
+        if not isinstance(element_type, str):
+            element_type = element_type.get_type_name()
+        name = f"constant_{len(self.tensors)}"
+        data_type = TYPES[element_type]
+        tensor = self.helper.make_tensor(name, data_type, array.shape, array.tobytes(), raw=True)
+        self.tensors.append(tensor)
+        return name
+
+    def _value_info(self, name: str, port: Any) -> Any:
+        """Return the description of an input or output; dynamic axes have a name for a size."""
+        axes = zip(port.get_partial_shape(), ("batch", "length", "width"), strict=False)
+        shape = [axis if size.is_dynamic else size.get_length() for size, axis in axes]
+        data_type = TYPES[port.get_element_type().get_type_name()]
+        return self.helper.make_tensor_value_info(name, data_type, shape)
+
+    def _operation(self, node: Any, *inputs: str) -> str:
+        """Add the nodes that compute an operation; return the name of the last output."""
+        operation = node.get_type_name()
+        attributes = node.get_attributes()
+        x = inputs[0]
+        match operation:
+            case "ReduceSum" | "ReduceMean" | "ReduceMax":
+                return self._add(operation, *inputs, keepdims=0)
+            case "Convert":
+                return self._add("Cast", x, to=TYPES[attributes["destination_type"]])
+            case "Gather":
+                return self._add(operation, *inputs[:2], axis=_constant_input(node, 2))
+            case "Transpose":
+                return self._add(operation, x, perm=_constant_input(node, 1))
+            case "Gelu":
+                modes = {"ERF": "none", "TANH": "tanh"}
+                approximate = modes[attributes["approximation_mode"].upper()]
+                return self._add(operation, x, approximate=approximate)
+            case "MVN":
+                ones = self._constant(np.ones(_input_shape(node, 0)[-1], np.float32), "f32")
+                return self._add("LayerNormalization", x, ones, epsilon=attributes["eps"])
+            case "MatMul":
+                y = self._transposed(node, inputs, 1) if attributes["transpose_b"] else inputs[1]
+                return self._add(operation, x, y)
+            case "ScaledDotProductAttention":
+                factor = np.array(_input_shape(node, 0)[-1] ** -0.5, np.float32)
+                products = self._add("MatMul", x, self._transposed(node, inputs, 1))
+                scores = self._add("Mul", products, self._constant(factor, "f32"))
+                weights = self._add("Softmax", self._add("Add", scores, inputs[3]))
+                return self._add("MatMul", weights, inputs[2])
+            case "GroupConvolution":
+                groups, outputs, *others = _input_shape(node, 1)
+                shape = self._constant(np.array([groups * outputs, *others]), "i64")
+                weight = self._add("Reshape", inputs[1], shape)
+                pads = [*attributes["pads_begin"], *attributes["pads_end"]]
+                return self._add("Conv", x, weight, group=groups, pads=pads)
+        same = {name: attributes[name] for name in ("axis", "equation") if name in attributes}
+        return self._add(OPERATIONS.get(operation, operation), *inputs, **same)
+
+    def _transposed(self, node: Any, inputs: Sequence[str], index: int) -> str:
+        """Add the transposition of the last two axes of an input of an OpenVINO node."""
+        *others, rows, columns = range(len(_input_shape(node, index)))
+        return self._add("Transpose", inputs[index], perm=[*others, columns, rows])
+
+
+def _input_shape(node: Any, index: int) -> list[int]:
+    """Return the shape of an input of an OpenVINO node; a dynamic size is 0."""
+    sizes = node.input_value(index).get_partial_shape()
+    return [0 if size.is_dynamic else size.get_length() for size in sizes]
+
+
+def _constant_input(node: Any, index: int) -> Any:
+    """Return the value of an input of an OpenVINO node that is a constant."""
+    return node.input_value(index).get_node().data.tolist()
 
 
 # --- 8 bits ---
 
-LOUDEST = 96  # 1 in 96 feed-forward channels stays float32
+OUTLIER_INTERVAL = 96  # 1 in 96 feed-forward channels stays float32
 # Tensor of a layer -> axis of the feed-forward channels. The output bias is not split: it is added
 # once.
-UNITS = {
+CHANNEL_AXES = {
     "intermediate.dense.weight": 0,
     "intermediate.dense.bias": 0,
     "intermediate.gate.weight": 0,
     "intermediate.gate.bias": 0,
     "output.dense.weight": 1,
 }
-SMOOTHED = 0.7  # alpha of SmoothQuant: the share moved from activations to weights
+SMOOTHING = 0.7  # alpha of SmoothQuant: the share moved from activations to weights
 
 
 def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
     """Return the tokenized texts of the calibration sample."""
     tokenizer = Tokenizer.load(spec.folder)
     layout = Layout(truncation="longest_first", max_length=config.most_tokens)
-    token = spec.reading.token
+    read_token = spec.reading.token
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
     texts = []
     for item in tokenizer.encode_records([Record(line) for line in lines], layout):
         text = Tokens.of([item])
-        if token is not None:  # the model reads only this token: put one in the middle
-            text.ids[len(text.ids) // 2] = token
+        if read_token is not None:  # the model reads only this token: put one in the middle
+            text.ids[len(text.ids) // 2] = read_token
         texts.append(text)
     return texts
 
 
-def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> Weights:
+def split_outliers(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> Weights:
     """Return weights with the outlier channels of feed-forward blocks in separate tensors.
 
     Outliers are the channels with the largest activations for ``sample``, inputs of the graph.
@@ -224,53 +256,53 @@ def loud_apart(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]]) -> 
     """
     net = OpenvinoNetwork(weights)
     states(net, [net.config.num_hidden_layers])
-    largest = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.widened.values()]
-    model = openvino().compile_model(
-        openvino().Model(net.model(*largest)), "CPU", settings("float32")
-    )
-    reach = np.max(  # [layers, units]
-        [[*model({name: text[name] for name in net.inputs}).values()] for text in sample], 0
-    )
-    if not np.isfinite(reach).all():
+    maxima = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.widened.values()]
+    graph = openvino().Model(net.model(*maxima))
+    model = openvino().compile_model(graph, "CPU", settings("float32"))
+    maxima_of_texts = [
+        [*model({name: inputs[name] for name in net.inputs}).values()] for inputs in sample
+    ]
+    largest = np.max(maxima_of_texts, 0)  # [layers, channels]
+    if not np.isfinite(largest).all():
         raise ModelError(
             f"{option('dtype', 'int8')} is not possible: weights, or what they make of texts, "
-            "are NaN,"
-            " infinite or huge",
+            "are NaN, infinite or huge",
             "bertcli inspect --verify checks the weights",
         )
     arrays = {**weights.arrays}
-    for layer, size in zip(net.widened, reach, strict=True):
-        loud = np.zeros(len(size), bool)
-        start = f"bert.encoder.layer.{layer}."
-        loud[np.argsort(-size, kind="stable")[: max(1, len(size) // LOUDEST)]] = True
-        for name, axis in UNITS.items():
-            if net.has(start + name):
-                array = arrays[start + name]
-                arrays[start + name] = np.compress(~loud, array, axis)
-                arrays[f"{start}{OUTLIERS}{name}"] = np.compress(loud, array, axis)
+    for layer, activations in zip(net.widened, largest, strict=True):
+        count = max(1, len(activations) // OUTLIER_INTERVAL)
+        is_outlier = np.zeros(len(activations), bool)
+        is_outlier[np.argsort(-activations, kind="stable")[:count]] = True
+        prefix = f"bert.encoder.layer.{layer}."
+        for name, axis in CHANNEL_AXES.items():
+            if net.has(prefix + name):
+                array = arrays[prefix + name]
+                arrays[prefix + name] = np.compress(~is_outlier, array, axis)
+                arrays[f"{prefix}{OUTLIERS}{name}"] = np.compress(is_outlier, array, axis)
     return replace(weights, arrays=arrays)
 
 
-def quantized(library: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) -> Any:
+def quantize(nncf: Any, graph: Any, sample: Sequence[Sequence[np.ndarray]]) -> Any:
     """Return an OpenVINO graph quantized to 8 bits, calibrated on ``sample``.
 
-    ``library`` is the module nncf.
+    ``nncf`` is the module. The sample has the inputs of each text, in the order of the graph's.
     """
-    library.set_log_level(logging.ERROR)
-    whole = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
-    smoothing = library.AdvancedSmoothQuantParameters(matmul=SMOOTHED)
+    nncf.set_log_level(logging.ERROR)
+    minmax = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet.MINMAX
+    smoothing = nncf.AdvancedSmoothQuantParameters(matmul=SMOOTHING)
     with redirect_stdout(StringIO()):  # NNCF prints progress bars
-        return library.quantize(
+        return nncf.quantize(
             graph,
-            library.Dataset(sample),
-            model_type=library.ModelType.TRANSFORMER,
+            nncf.Dataset(sample),
+            model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(sample),
-            ignored_scope=library.IgnoredScope(
+            ignored_scope=nncf.IgnoredScope(
                 types=["ScaledDotProductAttention", "Divide"],
                 patterns=[f".*{OUTLIERS}.*"],
                 validate=False,
             ),
-            advanced_parameters=library.AdvancedQuantizationParameters(
-                smooth_quant_alphas=smoothing, activations_range_estimator_params=whole
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                smooth_quant_alphas=smoothing, activations_range_estimator_params=minmax
             ),
         )

@@ -1,14 +1,17 @@
-"""What is in a model folder or in a file of vectors: reports, without torch and without loading it.
+"""Reports on model folders, files of vectors, attention and corpora.
 
     report = inspect_folder(find_model("bert-base-uncased", files=MODEL_FILES))
     report.parameters["without_pooler"]   # 108891648
 
-A missing part of a folder is a warning in the report, a broken one is an error. `folder` reports a
-folder, one without an encoder too, or any in one line; `vector_file` a file; both check that all is
-sound. `attention` loads the model, looks at texts, and has their maps as numbers, as a page and as
-figures; what readies matplotlib there is also for the curves of a training. `corpus_map` lays out
-the texts of a corpus, on a page or as columns, and names its clusters without the words of
-`stop_words`. Begin with `folder`.
+- `folder` reports on a model folder, in full or in one line, and verifies it, without torch. A
+  missing file is a warning in the report, a broken one is an error.
+- `vector_file` reports on a file of vectors.
+- `attention` runs a model on texts and returns their attention maps: as numbers, as a page, as
+  figures of matplotlib. Its settings of matplotlib are also used for training curves.
+- `corpus_map` arranges the texts of a corpus in the plane, in labelled clusters; labels omit
+  `stop_words`.
+
+Start with `folder`.
 """
 
 from bertcli.inspection.folder import FolderReport, inspect_folder

@@ -1,9 +1,9 @@
 """Attention maps of texts: as numbers, as an interactive page, and as pictures.
 
-`look` runs the model, which needs torch. `picture` returns the contents of a file. html is one
-self-contained file, whose content security policy forbids requests: page.html with attention.html,
-page.css, attention.css, attention.js and the data. svg, png and pdf are drawn by matplotlib, with
-layers below each other and heads side by side.
+`record_attention` runs the model, which needs torch. `encode_maps` returns the contents of a file.
+html is one self-contained file, whose content security policy forbids requests: page.html with
+attention.html, page.css, attention.css, attention.js and the data. svg, png and pdf are drawn by
+matplotlib, with layers below each other and heads side by side.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from bertcli.versions import install_command, require_torch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = ("svg", "png", "pdf")  # formats that need matplotlib
-PICTURES = ("html", *DRAWN, "json", "npz")
+FIGURE_FORMATS = ("svg", "png", "pdf")  # which need matplotlib
+FILE_FORMATS = ("html", *FIGURE_FORMATS, "json", "npz")
 SCALE = 10_000  # a page has weights as integers from 0 to this
 MEAN = -1  # the key of the mean over all heads; "mean" in JSON
 
@@ -117,7 +117,7 @@ class AttentionMaps:
         }
 
 
-def picture(texts: Sequence[AttentionMaps], file_format: str) -> bytes:
+def encode_maps(texts: Sequence[AttentionMaps], file_format: str) -> bytes:
     """Return the contents of a file: html, json and npz of any texts, svg, png and pdf of one.
 
     For several texts, json is a list, and the names of arrays in npz end with the number of the
@@ -127,28 +127,32 @@ def picture(texts: Sequence[AttentionMaps], file_format: str) -> bytes:
         case "html":
             rows = [maps.rounded() for maps in texts]
             content = {"texts": rows, "modelLayers": texts[0].layers}
-            return filled_page("attention", "Attention", texts[0].model, content)
+            return html_page("attention", "Attention", texts[0].model, content)
         case "json":
             rows = [maps.to_json() for maps in texts]
             text = json.dumps(rows if len(rows) > 1 else rows[0], ensure_ascii=False)
             return text.encode("utf-8", "replace") + b"\n"
         case "npz":
-            import numpy as np
-
-            arrays = {}
-            for number, maps in enumerate(texts):
-                suffix = f"_{number}" if len(texts) > 1 else ""
-                for name, array in maps.arrays().items():
-                    arrays[name + suffix] = array
-            file = io.BytesIO()
-            np.savez(file, **arrays)
-            return file.getvalue()
+            return _encode_npz(texts)
     (maps,) = texts
-    with drawing():
-        return encode(_figure(maps), file_format, f"Attention of {maps.model}")
+    with figure_settings():
+        return encode_figure(_figure(maps), file_format, f"Attention of {maps.model}")
 
 
-def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
+def _encode_npz(texts: Sequence[AttentionMaps]) -> bytes:
+    import numpy as np
+
+    arrays = {}
+    for number, maps in enumerate(texts):
+        suffix = f"_{number}" if len(texts) > 1 else ""
+        for name, array in maps.arrays().items():
+            arrays[name + suffix] = array
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def html_page(name: str, heading: str, title: str, content: Any) -> bytes:
     """Return the page `name` ("attention" or "map") with the content that its script reads."""
     from html import escape
     from importlib.resources import files
@@ -158,20 +162,20 @@ def filled_page(name: str, heading: str, title: str, content: Any) -> bytes:
     # Texts must not end the script element.
     for character in "<\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
-    page, body, common, style, script = (
-        (files("bertcli.inspection") / file).read_text(encoding="utf-8")
-        for file in ("page.html", f"{name}.html", "page.css", f"{name}.css", f"{name}.js")
-    )
-    filled = Template(page).substitute(
+
+    def read(file_name: str) -> str:
+        return (files("bertcli.inspection") / file_name).read_text(encoding="utf-8")
+
+    page = Template(read("page.html")).substitute(
         name=name.capitalize(),
         heading=escape(heading),
         title=escape(title),
-        style=common + style,
-        body=body,
-        script=script,
+        style=read("page.css") + read(f"{name}.css"),
+        body=read(f"{name}.html"),
+        script=read(f"{name}.js"),
         data=data,
     )
-    return filled.encode("utf-8", "replace")
+    return page.encode("utf-8", "replace")
 
 
 # --- pictures, drawn by matplotlib without a display ---
@@ -204,7 +208,7 @@ def require_matplotlib(purpose: str) -> None:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def figure_settings() -> Iterator[None]:
     """Use our settings of matplotlib; restore those of the user afterwards."""
     import matplotlib.style
 
@@ -213,7 +217,7 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def encode(figure: Figure, file_format: str, title: str) -> bytes:
+def encode_figure(figure: Figure, file_format: str, title: str) -> bytes:
     """Return the contents of a file with the figure, without the date."""
     metadata: dict[str, dict[str, Any]] = {
         "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")) | {"Title": printable(title)},
@@ -275,28 +279,32 @@ def head_name(head: int) -> str:
     return "mean of all heads" if head == MEAN else f"head {head}"
 
 
-COLUMNS = ("input_ids", "token_type_ids", "tokens")
-Numbers: TypeAlias = Sequence[int] | None  # of layers or heads; None: all, -1: the last
+TOKEN_COLUMNS = ("input_ids", "token_type_ids", "tokens")
+Selection: TypeAlias = Sequence[int] | None  # of layers or heads; None: all, -1: the last
 
 
-def _chosen(config: BertConfig, layers: Numbers, heads: Numbers) -> dict[int, dict[int, int]]:
+def _select_heads(
+    config: BertConfig, layers: Selection, heads: Selection
+) -> dict[int, dict[int, int]]:
     """Return the selected heads: layer -> head, numbered as before pruning -> its index now.
 
     Raises UsageError for a layer or head that does not exist.
     """
     if not config.num_hidden_layers:
         raise ModelError("this model has no layers, so no attention")
-    chosen_heads = _resolved(heads, config.num_attention_heads, "head")
-    chosen = {}
-    for layer in _resolved(layers, config.num_hidden_layers, "layer"):
+    selected_heads = _resolve_numbers(heads, config.num_attention_heads, "head")
+    selected = {}
+    for layer in _resolve_numbers(layers, config.num_hidden_layers, "layer"):
         pruned = config.pruned_heads.get(layer, ())
         requested_and_pruned = sorted(set(pruned) & set(heads or ()))
         if requested_and_pruned:
             head = requested_and_pruned[0]
             raise UsageError(f"head {head} of layer {layer} was pruned ({option('heads')})")
         present = [head for head in range(config.num_attention_heads) if head not in pruned]
-        chosen[layer] = {head: index for index, head in enumerate(present) if head in chosen_heads}
-    return chosen
+        selected[layer] = {
+            head: index for index, head in enumerate(present) if head in selected_heads
+        }
+    return selected
 
 
 def write_maps(
@@ -304,20 +312,20 @@ def write_maps(
 ) -> None:
     """Write the maps to a file, in the format of its suffix."""
     refuse_inputs(report.folder.model_files, [path])
-    content = picture(texts, path.suffix.lower()[1:])
+    content = encode_maps(texts, path.suffix.lower()[1:])
     write_file(path, content, overwrite=overwrite)
 
 
-def numbers(text: str | None, name: str) -> Numbers:
+def parse_selection(text: str | None, name: str) -> Selection:
     """Parse numbers of layers or heads, such as "0,5" and "-1"; "all" is None."""
     return None if text in (None, "all") else layers_in(text, name)
 
 
-def look(
+def record_attention(
     report: FolderReport,
     records: Sequence[Record],
-    layers: Numbers = None,
-    heads: Numbers = None,
+    layers: Selection = None,
+    heads: Selection = None,
     mean: bool = False,
 ) -> list[tuple[AttentionMaps, int]]:
     """Run the model; return the maps and the number of dropped tokens of each record.
@@ -325,7 +333,7 @@ def look(
     With ``mean``, a layer has one map, the mean over its heads. Raises ModelError if the model
     cannot be loaded, UsageError for layers or heads that do not exist.
     """
-    selected = _chosen(report.config, layers, heads)
+    selected = _select_heads(report.config, layers, heads)
     require_torch(option("attention"))
 
     from bertcli.engines.runtime import open_tokenizer, refuse_pairs
@@ -337,8 +345,9 @@ def look(
     model, _ = load(report.bert, BertModel, pooler=False)
     config = report.config
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-    columns_needed = (*COLUMNS, *extra.needed)
-    layout = Layout(columns_needed, max_length=config.most_tokens, truncation="longest_first")
+    layout = Layout(
+        (*TOKEN_COLUMNS, *extra.needed), max_length=config.most_tokens, truncation="longest_first"
+    )
     special_tokens = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     results = []
     for record in records:
@@ -347,7 +356,7 @@ def look(
         if not encoded.length:
             raise InputError("the text has no tokens")
         columns = encoded.columns
-        ids, types, tokens = (columns[name] for name in COLUMNS)
+        ids, types, tokens = (columns[name] for name in TOKEN_COLUMNS)
         extra_ids = {name: columns[EXTRA + name] for name in config.extra_embeddings}
         recorded = attention_maps(model, ids, types, max(selected) + 1, extra_ids)
         maps: dict[int, dict[int, Any]] = {}
@@ -370,13 +379,16 @@ def look(
     return results
 
 
-def _resolved(chosen: Numbers, count: int, noun: str) -> list[int]:
-    """Return the numbers from 0 to count - 1, ascending. Raises UsageError for others."""
-    if chosen is None:
+def _resolve_numbers(selection: Selection, count: int, noun: str) -> list[int]:
+    """Return the selected numbers of layers or heads, from 0 to count - 1, ascending.
+
+    Raises UsageError for a number outside -count to count - 1.
+    """
+    if selection is None:
         return list(range(count))
-    for number in chosen:
+    for number in selection:
         if not -count <= number < count:
             raise UsageError(
                 f"{noun} {number} not found (--{noun}s)", f"{noun}s are 0 to {count - 1}"
             )
-    return sorted({number % count for number in chosen})
+    return sorted({number % count for number in selection})

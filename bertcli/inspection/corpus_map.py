@@ -23,7 +23,7 @@ import numpy as np
 
 from bertcli.errors import BertcliError, InputError
 from bertcli.exporting.distil import principal_components
-from bertcli.inspection.attention import filled_page
+from bertcli.inspection.attention import html_page
 from bertcli.inspection.stop_words import STOP_WORDS
 from bertcli.records.record import Record, row_of
 from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, records_of_rows
@@ -61,7 +61,7 @@ class CorpusMap:
         """Compute the map of a search whose vectors are stored.
 
         By default the number of clusters depends on that of texts. Raises InputError for fewer than
-        two different vectors, and for vectors of other texts.
+        two different vectors, and if the vectors are not those of the search's texts.
         """
         from sklearn.cluster import KMeans
         from sklearn.manifold import TSNE
@@ -83,25 +83,24 @@ class CorpusMap:
             points, _ = principal_components(vectors, min(COMPONENTS, vectors.shape[1]))
             default = min(MAX_DEFAULT_CLUSTERS, round((len(rows) / 2) ** 0.5) + 1)
             k = min(clusters or default, distinct)
-            members = KMeans(k, n_init=4, random_state=seed).fit_predict(points)
+            cluster_ids = KMeans(k, n_init=4, random_state=seed).fit_predict(points)
             plane = np.pad(points, ((0, 0), (0, 1)))[:, :2]
             perplexity = min(TSNE_PERPLEXITY, (len(rows) - 1) / 3)
-            start = plane / plane.std() * 1e-4
             layout = TSNE(
-                init=start,
+                init=plane / plane.std() * 1e-4,
                 perplexity=perplexity,
                 max_iter=TSNE_STEPS,
                 random_state=seed,
                 n_jobs=1,
             )
             x, y = layout.fit_transform(points).round(3).T.tolist()
-        by_size = np.argsort(-np.bincount(members), kind="stable")
-        numbers = np.argsort(by_size)[members]  # cluster of each text, 0 is the largest
+        by_size = np.argsort(-np.bincount(cluster_ids), kind="stable")
+        ranks = np.argsort(by_size)[cluster_ids]  # cluster of each text, 0 is the largest
         records = [texts[row] for row in rows]
         strings = [str(record.text) for record in records]
-        labels = cluster_labels(strings, numbers)
-        text_labels = [labels[number] for number in numbers]
-        columns = (rows, strings, x, y, numbers.tolist(), text_labels)
+        labels = cluster_labels(strings, ranks)
+        text_labels = [labels[rank] for rank in ranks]
+        columns = (rows, strings, x, y, ranks.tolist(), text_labels)
         return cls(records, dict(zip(COLUMNS, columns, strict=True)), labels, total)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -123,7 +122,7 @@ class CorpusMap:
         content["id"] = [record.id for record in self.records]
         if field:
             content["values"] = [(record.extra or {}).get(field) for record in self.records]
-        return filled_page("map", title, title, content)
+        return html_page("map", title, title, content)
 
 
 def cluster_labels(texts: Sequence[str], clusters: np.ndarray) -> list[str]:

@@ -1,4 +1,4 @@
-"""Words that say nothing about a topic, of a few languages: they name no cluster."""
+"""Words of several languages that say nothing about a topic: cluster labels omit them."""
 
 STOP_WORDS = frozenset(
     """

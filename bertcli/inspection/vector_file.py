@@ -50,13 +50,13 @@ class FileReport:
 
 # --- the report ---
 
-SUFFIXES = {  # suffix of a file of vectors -> file format
-    suffix: entry
-    for entry in FORMATS.values()
-    for suffix in entry.suffixes
-    if entry.name in VECTORS
+FORMAT_BY_SUFFIX = {
+    suffix: file_format
+    for file_format in FORMATS.values()
+    for suffix in file_format.suffixes
+    if file_format.name in VECTORS
 }
-FILE_SUFFIXES = (*SUFFIXES, *PACKED)
+FILE_SUFFIXES = (*FORMAT_BY_SUFFIX, *PACKED)
 
 
 class ArrayStatistics:
@@ -65,34 +65,38 @@ class ArrayStatistics:
     Norms that are not finite are left out.
     """
 
-    def __init__(self, first: NumberBlock) -> None:
-        self.first = first
-        self.count = self.nan = self.inf = self.rows = 0
+    def __init__(self, first_block: NumberBlock) -> None:
+        """Create empty statistics; the first block has the name, dtype and shape of the array."""
+        self.first_block = first_block
+        self.rows = 0
         self.widths: set[int] = set()
-        self.norms = 0  # number of finite norms; below, their sum, minimum and maximum
-        self.total = 0.0
-        self.least = inf
-        self.largest = 0.0
+        self.number_count = 0
+        self.nan_count = 0
+        self.infinity_count = 0
+        self.norm_count = 0  # of finite norms
+        self.norm_sum = 0.0
+        self.min_norm = inf
+        self.max_norm = 0.0
 
-    def add(self, block: Any) -> None:
+    def add(self, rows: Any) -> None:
         """Add a NumPy array [rows, width]."""
         import numpy
 
-        self.rows += len(block)
-        self.widths.add(block.shape[1])
-        self.count += block.size
+        self.rows += len(rows)
+        self.widths.add(rows.shape[1])
+        self.number_count += rows.size
         with numpy.errstate(all="ignore"):  # NaN and infinity in files are counted
-            values = block.astype(numpy.float64)
-            self.nan += int(numpy.isnan(values).sum())
-            self.inf += int(numpy.isinf(values).sum())
-            if not self.first.has_vectors or not block.size:
+            values = rows.astype(numpy.float64)
+            self.nan_count += int(numpy.isnan(values).sum())
+            self.infinity_count += int(numpy.isinf(values).sum())
+            if not self.first_block.has_vectors or not rows.size:
                 return
             norms = numpy.linalg.norm(values, axis=1)
             norms = norms[numpy.isfinite(norms)]
-            self.norms += len(norms)
-            self.total += float(norms.sum())
-            self.least = float(norms.min(initial=self.least))
-            self.largest = float(norms.max(initial=self.largest))
+            self.norm_count += len(norms)
+            self.norm_sum += float(norms.sum())
+            self.min_norm = float(norms.min(initial=self.min_norm))
+            self.max_norm = float(norms.max(initial=self.max_norm))
 
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON values; the width of rows that differ is "min..max"."""
@@ -101,15 +105,17 @@ class ArrayStatistics:
         if len(widths) > 1:
             width = f"{widths[0]}..{widths[-1]}"
         norm = None
-        if self.norms:
-            norm = {"min": self.least, "mean": self.total / self.norms, "max": self.largest}
+        if self.norm_count:
+            mean = self.norm_sum / self.norm_count
+            norm = {"min": self.min_norm, "mean": mean, "max": self.max_norm}
+        shape = self.first_block.shape
         return {
-            "name": self.first.name,
-            "dtype": self.first.dtype,
-            "shape": [self.rows, width] if self.first.shape is None else self.first.shape,
-            "numbers": self.count,
-            "nan": self.nan,
-            "inf": self.inf,
+            "name": self.first_block.name,
+            "dtype": self.first_block.dtype,
+            "shape": [self.rows, width] if shape is None else shape,
+            "numbers": self.number_count,
+            "nan": self.nan_count,
+            "inf": self.infinity_count,
             "norm": norm,
         }
 
@@ -120,9 +126,9 @@ def inspect_file(path: Path) -> FileReport:
     Raises InputError for a missing, empty or damaged file, or one of another format.
     """
     suffix = suffix_of(path)
-    if suffix not in SUFFIXES:
-        raise InputError(f"{path}: unknown format", f"known: {', '.join(SUFFIXES)}")
-    file_format = SUFFIXES[suffix]
+    if suffix not in FORMAT_BY_SUFFIX:
+        raise InputError(f"{path}: unknown format", f"known: {', '.join(FORMAT_BY_SUFFIX)}")
+    file_format = FORMAT_BY_SUFFIX[suffix]
     contents = NumberFields(path, file_format)
     statistics: dict[str, ArrayStatistics] = {}
     try:
@@ -151,9 +157,10 @@ def inspect_file(path: Path) -> FileReport:
 
 
 def _concerns(array: Mapping[str, Any]) -> Iterator[str]:
-    name = f"{array['name']}: " if array["name"] else ""
-    for kind, label in (("nan", "NaN"), ("inf", "infinite")):
-        if array[kind]:
-            yield f"{name}{array[kind]:,} of {array['numbers']:,} numbers are {label}"
+    """Yield warnings about the statistics of an array."""
+    prefix = f"{array['name']}: " if array["name"] else ""
+    for key, adjective in (("nan", "NaN"), ("inf", "infinite")):
+        if array[key]:
+            yield f"{prefix}{array[key]:,} of {array['numbers']:,} numbers are {adjective}"
     if array["norm"] and array["norm"]["min"] == 0:
-        yield f"{name}some vectors have length 0"
+        yield f"{prefix}some vectors have length 0"

@@ -43,7 +43,7 @@ from bertcli.errors import (
     option,
     out_of_memory,
 )
-from bertcli.inspection.attention import drawing, encode, require_matplotlib
+from bertcli.inspection.attention import encode_figure, figure_settings, require_matplotlib
 from bertcli.io.lock import locked
 from bertcli.io.output_files import object_in
 from bertcli.io.paths import making, refuse_inputs, sha256
@@ -497,7 +497,7 @@ CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 def plot_losses(log: Path) -> bytes:
     """Return an SVG figure of the losses in a log over its steps; invalid lines are skipped."""
     lines = [object_in(line) for line in log.read_bytes().splitlines()]
-    with drawing():
+    with figure_settings():
         from matplotlib.figure import Figure
 
         figure = Figure(layout="constrained")
@@ -507,4 +507,4 @@ def plot_losses(log: Path) -> bytes:
             if points:
                 axes.plot(*zip(*points, strict=True), marker=".", label=label)
                 axes.legend()  # once per curve: without any curve, it would warn
-        return encode(figure, "svg", "Loss by step")
+        return encode_figure(figure, "svg", "Loss by step")

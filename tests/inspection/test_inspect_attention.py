@@ -23,7 +23,7 @@ from front import (
 from safetensors.torch import load_file, save_file
 
 from bertcli.inspection.attention import AttentionMaps
-from bertcli.inspection.attention import picture as contents
+from bertcli.inspection.attention import encode_maps as contents
 from bertcli.model_folder.find import find_model
 from bertcli.records.record import Record
 from bertcli.versions import install_command
@@ -169,11 +169,11 @@ def test_maps_fit_the_screen(columns, colour):
 
 def recorded(*texts, **choice):
     from bertcli.inspection import inspect_folder
-    from bertcli.inspection.attention import look
+    from bertcli.inspection.attention import record_attention
 
     report = inspect_folder(find_model(str(TINY)))
     records = [text if isinstance(text, Record) else Record(text) for text in texts]
-    return [maps for maps, _ in look(report, records, **choice)]
+    return [maps for maps, _ in record_attention(report, records, **choice)]
 
 
 def test_json_and_npz_are_exact(tmp_path):
@@ -308,7 +308,9 @@ def test_tokens_are_drawn_as_they_are():
 @pytest.mark.parametrize("form", DRAWN)
 def test_without_matplotlib_the_extra_is_named_at_once(form, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("bertcli.inspection.attention.look", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr(
+        "bertcli.inspection.attention.record_attention", lambda *_: pytest.fail("too late")
+    )
     path = tmp_path / f"x.{form}"
     code, out, err = inspected(TINY, "--attention", "hello", "-o", path)
     assert (code, out) == (1, "") and not path.exists()

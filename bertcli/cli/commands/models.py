@@ -44,7 +44,7 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.errors import LOG, UsageError, counted
 from bertcli.inspection import FILE_SUFFIXES, FileReport, FolderReport, inspect_file, inspect_folder
-from bertcli.inspection.attention import DRAWN, PICTURES
+from bertcli.inspection.attention import FIGURE_FORMATS, FILE_FORMATS
 from bertcli.inspection.folder import StaticReport, hash_check, inspect_static, verify_model
 from bertcli.model_folder.files import MODEL_FILES, files_for
 from bertcli.model_folder.folder import ModelFolder
@@ -139,13 +139,13 @@ class AttentionOptions(OptionGroup, panel="Attention"):
         if len(self.attention) > 1:
             if self.pair is not None or self.extra:
                 raise UsageError("--pair and --extra need exactly one --attention TEXT")
-            if self.file_format in DRAWN:
+            if self.file_format in FIGURE_FORMATS:
                 raise UsageError(
                     f"{self.output}: a figure shows one text (--attention)",
                     "-o FILE.html, .json and .npz hold several",
                 )
-        if self.output is not None and self.file_format not in PICTURES:
-            suffixes = ", ".join(f".{name}" for name in PICTURES)
+        if self.output is not None and self.file_format not in FILE_FORMATS:
+            suffixes = ", ".join(f".{name}" for name in FILE_FORMATS)
             raise UsageError(
                 f"{self.output}: unknown format for --attention", f"-o can end in {suffixes}"
             )
@@ -267,26 +267,28 @@ def _show_instances(folder: Path, views: ViewOptions) -> None:
 def _show_attention(report: FolderReport, options: AttentionOptions, views: ViewOptions) -> None:
     """Show the attention maps of texts, or write them to a file."""
     from bertcli.inspection.attention import (
-        look,
-        numbers,
+        parse_selection,
+        record_attention,
         require_matplotlib,
         write_maps,
     )
     from bertcli.records.record import Record
 
     layers = options.layers
-    if layers is None and (options.file_format in DRAWN or not (options.file_format or views.json)):
+    if layers is None and (
+        options.file_format in FIGURE_FORMATS or not (options.file_format or views.json)
+    ):
         layers = "-1"
     mean = options.heads == "mean"
-    heads = None if mean else numbers(options.heads, "heads")
-    chosen_layers = numbers(layers, "layers")
-    if options.file_format in DRAWN:
+    heads = None if mean else parse_selection(options.heads, "heads")
+    chosen_layers = parse_selection(layers, "layers")
+    if options.file_format in FIGURE_FORMATS:
         require_matplotlib(f"{options.output}: drawing .{options.file_format}")
     maps_of_texts = []
     ids = options.extra_ids(report.config.fields_of_extra)
     texts = enumerate(options.attention or (), 1)
     records = [Record(text, options.pair, extra=ids, line=line) for line, text in texts]
-    for text_maps, dropped in look(report, records, chosen_layers, heads, mean):
+    for text_maps, dropped in record_attention(report, records, chosen_layers, heads, mean):
         maps_of_texts.append(text_maps)
         if dropped:
             LOG.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
@@ -508,7 +510,7 @@ def distil(
         student,
         folder,
         source=model.folder(files_for(compute.dtype)),
-        how=record(EmbedOptions, compute),
+        teacher_options=record(EmbedOptions, compute),
         reader=reader,
     )
     console.follow(run)
