@@ -19,13 +19,14 @@ import sys
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
-LONGEST_WORD = 600  # maximum characters of a word in a message
-ENDING = 40  # characters shown from the end of a longer word
+MAX_WORD_LENGTH = 600  # characters of a word in a message
+SHOWN_END_LENGTH = 40  # characters shown from the end of a longer word
 
 
-def counted(number: int, one: str, several: str = "") -> str:
+def counted(count: int, singular: str, plural: str = "") -> str:
     """Return a number with its noun: "1 text", "2 texts"."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+    noun = singular if count == 1 else plural or f"{singular}s"
+    return f"{count:,} {noun}"
 
 
 def one_line(message: str) -> str:
@@ -38,9 +39,10 @@ def one_line(message: str) -> str:
 
 
 def _shortened(word: str) -> str:
-    if len(word) <= LONGEST_WORD:
+    """Return a word with its middle left out if it is too long."""
+    if len(word) <= MAX_WORD_LENGTH:
         return word
-    return f"{word[: LONGEST_WORD - ENDING]}...{word[-ENDING:]}"
+    return f"{word[: MAX_WORD_LENGTH - SHOWN_END_LENGTH]}...{word[-SHOWN_END_LENGTH:]}"
 
 
 def option(name: str, value: Any = None) -> str:
@@ -135,7 +137,7 @@ class LibraryLog(Log):
 
 
 LOG = LibraryLog()
-NAMES = {"info": "note", "warning": "warning"}  # logging level -> label of its messages
+LABELS = {"info": "note", "warning": "warning"}  # logging level -> label of its messages
 
 
 class PrintedLog(Log):
@@ -147,7 +149,7 @@ class PrintedLog(Log):
     def write(self, level: str, message: str) -> None:
         """Write a line. Empty messages and level debug are ignored."""
         if message and not self.quiet and level != "debug":
-            sys.stderr.write(f"{NAMES[level]}: {in_python(message)}\n")
+            sys.stderr.write(f"{LABELS[level]}: {in_python(message)}\n")
 
 
 class BertcliError(Exception):
@@ -159,7 +161,7 @@ class BertcliError(Exception):
     """
 
     exit_code = 1
-    usual_hint = ""  # the default hint
+    usual_hint = ""  # the hint of an error that has none of its own
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(in_python(message))
@@ -201,7 +203,7 @@ class PrecisionError(BertcliError):
     """The vectors cannot be written in the requested precision."""
 
 
-NO_ROOM = (  # messages of libraries, of Python's threads and of the dynamic loader
+OUT_OF_MEMORY_PHRASES = (  # of libraries, Python's threads and the dynamic loader
     "can't alloc",
     "annot allocate",
     "bad_alloc",
@@ -221,11 +223,11 @@ def out_of_memory(failed: BaseException | None) -> bool:
         return False
     if isinstance(failed, MemoryError) or type(failed).__name__ == "OutOfMemoryError":  # of torch
         return True
-    of_libraries = isinstance(
-        failed, RuntimeError | ImportError | OSError | SystemError
-    ) or panicked(failed)
-    if of_libraries and any(phrase in str(failed) for phrase in NO_ROOM):
-        return True
+    library_errors = (RuntimeError, ImportError, OSError, SystemError)
+    if isinstance(failed, library_errors) or panicked(failed):
+        message = str(failed)
+        if any(phrase in message for phrase in OUT_OF_MEMORY_PHRASES):
+            return True
     return out_of_memory(failed.__cause__ or failed.__context__)
 
 

@@ -22,7 +22,7 @@ from bertcli.engines.compute import Compute
 from bertcli.errors import UsageError, option
 from bertcli.formats.registry import JSONL, WHOLE_FILE
 from bertcli.io.progress import PrintedDisplay
-from bertcli.keywords import grouped, names_of, options_from
+from bertcli.keywords import group_options, init_fields, options_from
 from bertcli.model_folder.files import MODEL_FILES, TOKENIZER_FILES, files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
@@ -47,7 +47,9 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
     (``padding``, ``truncation``, ``max_length``, ``return_offsets_mapping`` ...); and options for
     reading the texts (``text_field`` ...).
     """
-    chosen = grouped(options, {"model": MODEL_OPTIONS, "call": names_of(Call), "reading": READING})
+    chosen = group_options(
+        options, {"model": MODEL_OPTIONS, "call": init_fields(Call), "reading": READING}
+    )
     call = Call(**chosen["call"])
     if call.return_tensors:
         raise UsageError("rows are no tensors", "Tokenizer.load(...)(texts, return_tensors=...)")
@@ -82,8 +84,8 @@ def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **opti
     ("token", "word", "sentence" or "paragraph"), ``first``, ``special_tokens``, and options for
     reading the texts.
     """
-    chosen = grouped(
-        options, {"model": MODEL_OPTIONS, "chunks": names_of(ChunkSettings), "reading": READING}
+    chosen = group_options(
+        options, {"model": MODEL_OPTIONS, "chunks": init_fields(ChunkSettings), "reading": READING}
     )
     tokenizer = Tokenizer.load(
         _open_model(chosen["model"], TOKENIZER_FILES).path, parse_special=parse_special
@@ -118,12 +120,12 @@ def search(
     from bertcli.records.reader import GivenTexts
     from bertcli.retrieval.search import HIT_FIELDS, Search, SearchOptions, answers
 
-    chosen = grouped(
+    chosen = group_options(
         options,
         {
             "model": MODEL_OPTIONS,
-            "search": [name for name in names_of(SearchOptions) if name != "corpus"],
-            "vectors": names_of(EmbedOptions),
+            "search": [name for name in init_fields(SearchOptions) if name != "corpus"],
+            "vectors": init_fields(EmbedOptions),
             "reading": [name for name in READING if name != "pair_field"],
         },
     )
@@ -247,8 +249,8 @@ def distil(
     from bertcli.embedding.options import EmbedOptions
     from bertcli.exporting.distil import Distillation
 
-    chosen = grouped(
-        options, {"model": MODEL_OPTIONS, "compute": names_of(Compute), "reading": READING}
+    chosen = group_options(
+        options, {"model": MODEL_OPTIONS, "compute": init_fields(Compute), "reading": READING}
     )
     embed_options = options_from(EmbedOptions, chosen["compute"])
     reader = None if corpus is None else records_of(corpus, chosen["reading"], no_pairs=True)
@@ -284,7 +286,7 @@ def export(
     """
     from bertcli.exporting import folder as exporting
 
-    chosen = grouped(options, {"model": MODEL_OPTIONS})
+    chosen = group_options(options, {"model": MODEL_OPTIONS})
     settings = options_from(exporting.ExportOptions, {"to": to, "dtype": dtype})
     if dtype == "int8" and to == "onnx":
         raise UsageError(
@@ -311,11 +313,11 @@ def _open_search(texts: Any, options: Mapping[str, Any], **settings: Any) -> Sea
     from bertcli.embedding.options import EmbedOptions
     from bertcli.retrieval.search import Search, SearchOptions
 
-    chosen = grouped(
+    chosen = group_options(
         options,
         {
             "model": MODEL_OPTIONS,
-            "vectors": names_of(EmbedOptions),
+            "vectors": init_fields(EmbedOptions),
             "reading": [name for name in READING if name != "pair_field"],
             "file": ["vectors"],
         },

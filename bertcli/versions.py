@@ -16,11 +16,11 @@ def versions(*names: str) -> dict[str, str]:
     """Return the versions of installed libraries, from metadata, without importing them."""
     from importlib.metadata import PackageNotFoundError, version
 
-    numbers = {}
+    installed = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            numbers[name] = version(name)
-    return numbers
+            installed[name] = version(name)
+    return installed
 
 
 def require_torch(purpose: str) -> None:
@@ -39,12 +39,13 @@ def install_command(extra: str) -> str:
 
     from bertcli.io.typed_json import parse
 
-    places = [installed.read_text("direct_url.json") for installed in distributions(name="bertcli")]
-    url = parse(next(filter(None, places), "{}")).get("url", "")
+    records = [found.read_text("direct_url.json") for found in distributions(name="bertcli")]
+    url = parse(next(filter(None, records), "{}")).get("url", "")
     install = pip_command()
+    requirement = f"bertcli[{extra}] @ {url}" if url else f"bertcli[{extra}]"
     constraints = Path(unquote(urlsplit(url).path), "constraints.txt")
     option = f"-c {constraints} " if url.startswith("file:") and constraints.is_file() else ""
-    command = f'{install} {option}"bertcli[{extra}]{f" @ {url}" * bool(url)}"'
+    command = f'{install} {option}"{requirement}"'
     if extra != "torch" or system() != "Linux":
         return command
     return (

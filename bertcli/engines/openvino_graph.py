@@ -21,7 +21,7 @@ import numpy as np
 from bertcli.engines.compute import OpenvinoError, openvino_core
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.models.activations import ACTIVATIONS
-from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_turns
+from bertcli.models.distance_tables import distance_buckets, distance_rows, rotary_frequencies
 from bertcli.tokenizing.batch import EXTRA
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def with_positions(
     if structure.buckets:
         return q, k, net.bucket_bias
     if structure.rotary:
-        turns = rotary_turns(config.head_size, structure.rotary[layer])
+        turns = rotary_frequencies(config.head_size, structure.rotary[layer])
         return rotated(net, q, turns), rotated(net, k, turns), 0.0
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         rows = net("Add", net.distances, config.max_position_embeddings - 1)

@@ -31,7 +31,7 @@ from bertcli.model_folder.weights import NO_HEAD, LoadReport
 from bertcli.models.activation_layer import gelu_of_linear
 from bertcli.models.attention import LONGEST_SHORT_TEXT, Attend, varlen
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import means
+from bertcli.models.forward_passes import mean_states
 from bertcli.models.heads import ARCHITECTURES, BertWithHead
 from bertcli.models.positions import Distance
 from bertcli.versions import pip_command
@@ -177,7 +177,7 @@ class Encoder(Engine):
                 layer_states[layer] = state.flatten(0, -2)[tokens]
         x = combined([layer_states[layer] for layer in self.layers], reading.combine)
         if reading.mean:
-            x = means(x, batch.lengths.tolist())
+            x = mean_states(x, batch.lengths.tolist())
         elif reading.first or reading.token is not None:
             x = x[self._to_device(reading.places(batch))]
         return self._fetch(finish(self.model, x, reading.counts(batch)))

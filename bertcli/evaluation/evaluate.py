@@ -10,7 +10,7 @@ from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import PrintedLog, UsageError, option
 from bertcli.evaluation.report import evaluations, interval_warning, report
 from bertcli.formats.tables import rounded
-from bertcli.keywords import file_name, grouped, names_of, options_from
+from bertcli.keywords import file_name, group_options, init_fields, options_from
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
@@ -58,10 +58,10 @@ def evaluate(
     for a model that cannot predict the labels of the examples.
     """
     field_options = ("text_field", "pair_field", "label_field")
-    chosen = grouped(
+    chosen = group_options(
         options,
         {
-            "settings": names_of(Settings),
+            "settings": init_fields(Settings),
             "vectors": VECTOR_OPTIONS,
             "reading": READING,
             "examples": [*field_options, "task"],

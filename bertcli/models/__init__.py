@@ -1,13 +1,12 @@
-"""The networks, parts first: no files, no devices, no tokenizer.
+"""The networks, in torch: no weight files, no devices, no tokenizer.
 
-`config` says what a BERT is made of, without torch; `distance_tables` has the numbers that
-positions are made of, `activations` has the activation functions for every engine. Parts are
-`activation_layer` and `positions`, `attention` has the kernels that are
-passed to the model, `bert` is the model, `heads` are what stands on top. `calls` takes arguments as
-transformers names them, `outputs` are what a call returns. `forward_passes` runs a model in other
-ways: recorded, as a decoder.
+- `config` is config.json as a record, `distance_tables` has tables of distances and angles,
+  `activations` the activation functions for every engine. None of these imports torch.
+- `activation_layer` and `positions` are modules, `attention` has the kernels that a model takes as
+  arguments, `bert` is the model, `heads` are the models with a task layer on top.
+- `calls` translates the arguments of transformers, `outputs` are the results of calls.
+- `forward_passes` runs a model in other ways: with its attention recorded, or as a decoder.
+- `initial_weights` draws random weights, `surgery` changes a model that is built.
 
-Weights before training are in `initial_weights`, changes to a built model in `surgery`. Imports
-`errors`, and for the config `files` and `families`. Begin with `bert`. samples/transformer.py puts
-the parts together to the Transformer of 2017.
+Start with `bert`. samples/transformer.py builds the Transformer of 2017 from these modules.
 """

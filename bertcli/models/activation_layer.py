@@ -42,9 +42,9 @@ class ActivationFunction(nn.Module):
 
 
 def activation(name: str | Activation) -> ActivationFunction:
-    """Return the function that config.json calls `hidden_act`; ModelError when there is none.
+    """Return the activation function for a value of `hidden_act`: a name, or a function.
 
-    From Python it may be the function itself.
+    Raises ModelError for an unknown name.
     """
     if not isinstance(name, str):
         return ActivationFunction(name)

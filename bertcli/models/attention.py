@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.models.positions import Causal, Distance, hide
+from bertcli.models.positions import Causal, Distance, with_penalty
 
 # (q, k, v, distance, dropout probability) with q, k, v [..., H, D] -> [..., H, D]
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Distance, float], Tensor]
@@ -81,11 +81,11 @@ def _heads_and_bias(
     q = q.transpose(-2, -3)
     k = k.transpose(-2, -3)
     v = v.transpose(-2, -3)
-    first_position = k.shape[-2] - q.shape[-2]
-    bias = distance(q, k, first_position)
-    q, k = distance.rotate(q, k, first_position)
+    first_query = k.shape[-2] - q.shape[-2]
+    bias = distance(q, k, first_query)
+    q, k = distance.rotate(q, k, first_query)
     if keep is not None:
-        bias = hide(_expanded_mask(keep, q, k) == 0, q, bias)
+        bias = with_penalty(_expanded_mask(keep, q, k) == 0, q, bias)
     return q, k, v, bias
 
 

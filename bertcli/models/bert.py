@@ -34,10 +34,10 @@ from bertcli.models.initial_weights import initialise, normal
 from bertcli.models.outputs import EncoderOutput, ModelOutput, PastKeyValues
 from bertcli.models.positions import (
     Distance,
-    after_padding,
-    distances,
+    layer_distance,
     nothing_added,
-    positions,
+    position_embeddings,
+    rows_after_padding,
     shared_table,
 )
 
@@ -113,7 +113,7 @@ class BertEmbeddings(nn.Module):
         width = config.table_size
         structure = config.structure
         self.word_embeddings = nn.Embedding(config.vocab_size, width, config.pad_token_id)
-        self.position_embeddings = positions(config)
+        self.position_embeddings = position_embeddings(config)
         self.first_position = structure.first_position
         self.token_type_embeddings: Callable[[Tensor], Any] = nothing_added
         if structure.token_types:
@@ -147,7 +147,7 @@ class BertEmbeddings(nn.Module):
         if at is None:
             at = torch.arange(words.shape[-2], device=words.device)
         if self.first_position:
-            at = after_padding(self.first_position - 1, ids, at)
+            at = rows_after_padding(self.first_position - 1, ids, at)
         total = words + self.token_type_embeddings(types) + self.position_embeddings(at)
         for name, table in self.extra.items():
             total = total + table(extra[name])
@@ -273,7 +273,7 @@ class BertLayer(nn.Module):
         super().__init__()
         structure = config.structure
         norm_first = structure.norm_first and index > 0  # the embeddings are normalised already
-        distance = distances(config, index, table)
+        distance = layer_distance(config, index, table)
         self.attention = BertAttention(config, config.heads(index), distance, norm_first)
         self.crossattention: Any = absent("cross-attention")
         if config.add_cross_attention:

@@ -1,4 +1,4 @@
-"""Arguments of transformers: translated to our names, or refused with what to write instead.
+"""Arguments of transformers: translated to our names, or rejected with what to write instead.
 
     model(input_ids, attention_mask=mask, output_attentions=True)
     BertModel(config, add_pooling_layer=False)
@@ -96,9 +96,9 @@ FLAGS = (
 )  # both in the config and in calls
 
 
-def refusal(problem: str, line: str) -> UsageError:
+def refusal(problem: str, advice: str) -> UsageError:
     """Return an error whose message includes the advice, because Python does not show hints."""
-    return UsageError(f"{problem}: {line}", line)
+    return UsageError(f"{problem}: {advice}", advice)
 
 
 def refuse_foreign(arguments: Mapping[str, Any], owner: str) -> None:
@@ -140,8 +140,8 @@ def call_arguments(
         if len(inputs) > 1:
             _refuse_types_for_mask(arguments["ids"], arguments["keep"], config.pad_token_id)
     if not config.is_decoder and "past_key_values" in arguments:
-        line = f"write {owner}(BertConfig(is_decoder=True))"
-        raise refusal("past_key_values are of a decoder", line)
+        advice = f"write {owner}(BertConfig(is_decoder=True))"
+        raise refusal("past_key_values are of a decoder", advice)
     flags: dict[str, Any] = {
         "output_attentions": config.output_attentions,
         "output_hidden_states": config.output_hidden_states,
@@ -162,8 +162,8 @@ def _check_ids(ids: Any, owner: str) -> None:
         return
     if ids is None:
         raise refusal(f"{owner} needs input_ids or inputs_embeds", "write model(input_ids)")
-    line = "write model(**batch)" if isinstance(ids, Mapping) else "write torch.tensor(input_ids)"
-    raise refusal(f"{owner} takes a tensor, not a {type(ids).__name__}", line)
+    advice = "write model(**batch)" if isinstance(ids, Mapping) else "write torch.tensor(input_ids)"
+    raise refusal(f"{owner} takes a tensor, not a {type(ids).__name__}", advice)
 
 
 def _check_positions(config: BertConfig) -> None:
@@ -171,37 +171,37 @@ def _check_positions(config: BertConfig) -> None:
     title = config.family.title
     first = config.structure.first_position
     if not config.structure.absolute_positions:
-        line = "leave them out"
-        raise refusal(f"{title} has relative positions, which position_ids do not change", line)
+        advice = "leave them out"
+        raise refusal(f"{title} has relative positions, which position_ids do not change", advice)
     if first:
-        line = f"write at=position_ids - {first}, which is 0 for the first token of a text"
-        raise refusal(f"position_ids of {title} count from {first}", line)
+        advice = f"write at=position_ids - {first}, which is 0 for the first token of a text"
+        raise refusal(f"position_ids of {title} count from {first}", advice)
 
 
 def _check_cross_attention(arguments: Mapping[str, Any]) -> None:
     states = arguments.get("encoder_hidden_states")
     if states is None and arguments.get("encoder_attention_mask") is not None:
-        line = "write encoder_hidden_states=encoder(ids).last_hidden_state"
+        advice = "write encoder_hidden_states=encoder(ids).last_hidden_state"
         raise refusal(
-            "encoder_attention_mask is the mask of encoder_hidden_states, which are missing", line
+            "encoder_attention_mask is the mask of encoder_hidden_states, which are missing", advice
         )
     if states is not None and not isinstance(states, Tensor):
-        line = "write encoder_hidden_states=output.last_hidden_state"
-        raise refusal(f"encoder_hidden_states are a {type(states).__name__}", line)
+        advice = "write encoder_hidden_states=output.last_hidden_state"
+        raise refusal(f"encoder_hidden_states are a {type(states).__name__}", advice)
 
 
 def _check_mask(mask: Any) -> None:
     if mask is None or (isinstance(mask, Tensor) and mask.dtype == torch.bool):
         return
     if not isinstance(mask, Tensor):
-        line = "write torch.tensor(attention_mask)"
-        raise refusal(f"an attention mask is a tensor, not a {type(mask).__name__}", line)
+        advice = "write torch.tensor(attention_mask)"
+        raise refusal(f"an attention mask is a tensor, not a {type(mask).__name__}", advice)
     wrong = mask[(mask != 0) & (mask != 1)]
     if len(wrong):
-        line = (
+        advice = (
             "write 1 for a token and 0 for padding; for a mask that is added to scores, mask == 0"
         )
-        raise refusal(f"an attention mask has the value {wrong[0].item():g}", line)
+        raise refusal(f"an attention mask has the value {wrong[0].item():g}", advice)
 
 
 def _refuse_types_for_mask(ids: Tensor, mask: Tensor | None, padding: int | None) -> None:
@@ -216,9 +216,9 @@ def _refuse_types_for_mask(ids: Tensor, mask: Tensor | None, padding: int | None
     if padding is not None:
         hides_token &= first_ids != padding
     if hides_token.any():
-        line = "write token_type_ids=..., attention_mask=..."
+        advice = "write token_type_ids=..., attention_mask=..."
         raise refusal(
-            "the second argument is the attention mask, and hides the first token of a text", line
+            "the second argument is the attention mask, and hides the first token of a text", advice
         )
 
 
@@ -303,11 +303,11 @@ def constructor_pooler(pooler: bool, keywords: Mapping[str, Any], owner: str) ->
         if OUR_NAMES.get(name) == "pooler":
             pooler = bool(value)
         elif name in CALL_ONLY:
-            line = f"write model({name}=...)"
-            raise refusal(f"{owner} is made of a config", line)
+            advice = f"write model({name}=...)"
+            raise refusal(f"{owner} is made of a config", advice)
         elif name in FLAGS or name in ("use_cache", "num_labels"):
-            line = f"write {owner}(BertConfig({name}={value!r}))"
-            raise refusal(f"{owner} is made of a config", line)
+            advice = f"write {owner}(BertConfig({name}={value!r}))"
+            raise refusal(f"{owner} is made of a config", advice)
         else:
             raise TypeError(f"{owner} has no argument {name!r}")
     return pooler
@@ -333,8 +333,8 @@ def loading_options(
         if value is None or name in (*IGNORED_OPTIONS, "label2id", "num_labels"):
             continue
         if name in CALL_ONLY:
-            line = f"write model({name}=...)"
-            raise refusal(f"{owner}.from_pretrained takes no {name}", line)
+            advice = f"write model({name}=...)"
+            raise refusal(f"{owner}.from_pretrained takes no {name}", advice)
         if name in (*FLAGS, "use_cache"):
             flags[name] = value
         elif name == "id2label":
@@ -361,5 +361,5 @@ def refuse_other_config(config: BertConfig, loaded: BertConfig, owner: str) -> N
             names.append(entry.name)
     if names:
         listing = ", ".join(names)
-        line = f"leave config= out, or write {owner}(config) for a model without trained weights"
-        raise refusal(f"config= has another {listing} than the folder", line)
+        advice = f"leave config= out, or write {owner}(config) for a model without trained weights"
+        raise refusal(f"config= has another {listing} than the folder", advice)

@@ -1,7 +1,7 @@
-"""config.json as a frozen record, with the names of BERT's config.
+"""config.json as a frozen record, with the names of BERT's config. Does not import torch.
 
-The page of a family maps the names in its own file to these. Unknown keys are kept and written
-back; unknown values are refused by the code that would use them. Nothing here needs torch.
+The page of a family maps the keys of its config.json to these names. Unknown keys are kept and
+written back; unknown values are rejected by the code that uses them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BertConfig:
     extra_fields: Mapping[str, str] = field(default_factory=dict)  # name -> field of its ids
     other: Mapping[str, Any] = field(default_factory=dict)  # keys that bertcli does not use
     family: Family = field(default=BERT, repr=False)
-    structure: Structure = field(default_factory=Structure)  # the family makes it
+    structure: Structure = field(default_factory=Structure)  # derived by the family
 
     def __init__(self, *vocab_size: int, **keys: Any) -> None:
         """Create a config from keys of config.json, or from all fields, as `replace` does.
@@ -76,9 +76,9 @@ class BertConfig:
         """
         values = dict(zip(("vocab_size",), vocab_size, strict=False), **keys)
         if "structure" not in keys:
-            values = _as_keys(values)
+            values = _with_file_keys(values)
             function = values.pop("hidden_act") if callable(keys.get("hidden_act")) else None
-            values = _values(values, "BertConfig")
+            values = _field_values(values, "BertConfig")
             if function:
                 values["hidden_act"] = function
         for entry in fields(self):
@@ -92,7 +92,7 @@ class BertConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str = "the config") -> BertConfig:
         """Read the content of config.json. Raises ModelError, with `source`, if it is invalid."""
-        config = cls(**_values(raw, source))
+        config = cls(**_field_values(raw, source))
         config.refuse_contradictions(source)
         return config
 
@@ -281,7 +281,7 @@ def _keys_of_fields(family: Family) -> dict[str, str]:
     }
 
 
-def _values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _field_values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the fields of a BertConfig from the content of config.json, read from `source`."""
     content = JsonObject(raw, source)
     for key in ("model_type", "architectures"):
@@ -314,7 +314,7 @@ def _values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
     return values | {"other": other, "family": family, "structure": structure}
 
 
-def _as_keys(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _with_file_keys(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments under the keys of the family's config.json.
 
     Raises UsageError for a misspelt key, and for arguments of older classes.

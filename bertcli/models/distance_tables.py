@@ -54,7 +54,7 @@ def distance_rows(disentangled: Disentangled) -> np.ndarray:
     return np.clip(distances + span, 0, 2 * span - 1)
 
 
-def rotary_turns(head_size: int, rotary: Rotary) -> np.ndarray:
+def rotary_frequencies(head_size: int, rotary: Rotary) -> np.ndarray:
     """Return the angle per position of each pair of dimensions, float32 [D / 2].
 
     Source: RoFormer, section 3.2.2.

@@ -16,7 +16,7 @@ from bertcli.models.attention import Recording, cached, causal, masked
 from bertcli.models.bert import BertModel, CrossAttentionMemory
 
 
-def means(states: Tensor, lengths: Sequence[int]) -> Tensor:
+def mean_states(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the mean state of each text [n, hidden], of the states [T, hidden] of all."""
     return torch.stack([text.mean(0) for text in states.split(lengths)])
 

@@ -21,11 +21,11 @@ from bertcli.models.distance_tables import (
     LAST_BUCKET_DISTANCE,
     distance_buckets,
     distance_rows,
-    rotary_turns,
+    rotary_frequencies,
 )
 
 
-def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
+def rows_after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
     """Return the rows of a table of positions, [..., L], in a model that counts from padding + 1.
 
     Padding tokens have the position `padding`, the id of the padding token, and are not counted.
@@ -39,13 +39,13 @@ def after_padding(padding: int, ids: Tensor, at: Tensor) -> Tensor:
     tokens_before = is_token.cumsum(-1) - is_token
     indices = torch.arange(ids.shape[-1], device=ids.device)
     starts = (indices - at).clamp(min=0).expand(ids.shape)  # index where each token's text starts
-    position = (
-        tokens_before - tokens_before.gather(-1, starts) + at.expand(ids.shape).gather(-1, starts)
-    )
+    tokens_before_text = tokens_before.gather(-1, starts)
+    position_of_start = at.expand(ids.shape).gather(-1, starts)
+    position = tokens_before - tokens_before_text + position_of_start
     return (position + 1) * is_token + padding
 
 
-def hide(hidden: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
+def with_penalty(hidden: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
     """Return the bias of the scores of q, with a large penalty where `hidden` is true."""
     # Not -inf: the softmax of a row of padding alone would be NaN.
     penalty = torch.zeros_like(hidden, dtype=q.dtype)
@@ -56,18 +56,18 @@ def hide(hidden: Tensor, q: Tensor, bias: Tensor | None) -> Tensor:
 class Distance:
     """Positions in the attention of a layer: rotated queries and keys, or a bias of their scores.
 
-    q, k are [..., H, L, D]; `first` is the index of the first query among the keys. This class
-    changes nothing: absolute and sinusoidal positions are in the embeddings. `projections` are the
-    layers `query` and `key` of the attention.
+    q, k are [..., H, L, D]; `first_query` is the index of the first query among the keys. This
+    class changes nothing: absolute and sinusoidal positions are in the embeddings. `projections`
+    are the layers `query` and `key` of the attention.
     """
 
     projections: dict[str, nn.Linear]
 
-    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, first_query: int) -> tuple[Tensor, Tensor]:
         """Return the queries and keys to multiply."""
         return q, k
 
-    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, first_query: int) -> Tensor | None:
         """Return the bias of the scores, which broadcasts to [..., H, Lq, Lk], or None."""
         return None
 
@@ -77,9 +77,9 @@ def _token_positions(x: Tensor, first: int = 0) -> Tensor:
     return torch.arange(first, first + x.shape[-2], device=x.device)
 
 
-def _token_distances(q: Tensor, k: Tensor, first: int) -> Tensor:
+def _token_distances(q: Tensor, k: Tensor, first_query: int) -> Tensor:
     """Return the position of each query minus that of each key, [Lq, Lk]."""
-    return _token_positions(q, first)[:, None] - _token_positions(k)
+    return _token_positions(q, first_query)[:, None] - _token_positions(k)
 
 
 class RelativeKey(nn.Module, Distance):
@@ -95,10 +95,10 @@ class RelativeKey(nn.Module, Distance):
         self.weight = nn.Parameter(torch.randn(2 * positions - 1, head_size))
         self.both = both
 
-    def forward(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, first_query: int) -> Tensor:
         """Return q . distance or (q + k) . distance, [..., H, Lq, Lk]."""
         middle = self.weight.shape[0] // 2
-        rows = _token_distances(q, k, first) + middle
+        rows = _token_distances(q, k, first_query) + middle
         vectors = F.embedding(rows, self.weight) / math.sqrt(q.shape[-1])  # [Lq, Lk, D]
         scores = torch.einsum("...id,ijd->...ij", q, vectors)
         if self.both:
@@ -117,15 +117,13 @@ class Buckets(Distance):
         self.table = table  # a submodule of the encoder, not of each layer
         self.buckets = distance_buckets().tolist()  # a list, as models may be built on `meta`
 
-    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, first_query: int) -> Tensor:
         """Return the bias of each distance, [H, Lq, Lk]."""
         buckets = torch.tensor(self.buckets, device=q.device)
         biases = self.table(buckets).T  # [H, distances]
-        return biases[
-            :,
-            _token_distances(q, k, first).clamp(-LAST_BUCKET_DISTANCE, LAST_BUCKET_DISTANCE)
-            + LAST_BUCKET_DISTANCE,
-        ]
+        longest = LAST_BUCKET_DISTANCE
+        distances = _token_distances(q, k, first_query).clamp(-longest, longest)
+        return biases[:, distances + longest]
 
 
 class RotaryPositions(Distance):
@@ -136,21 +134,24 @@ class RotaryPositions(Distance):
     """
 
     def __init__(self, head_size: int, rotary: Rotary) -> None:
-        self.turns = rotary_turns(head_size, rotary).tolist()  # a list, as in `Buckets`
+        self.frequencies = rotary_frequencies(head_size, rotary).tolist()  # a list, as in `Buckets`
 
-    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, first_query: int) -> tuple[Tensor, Tensor]:
         """Rotate each query and each key by its position."""
-        rotated_queries = self._rotated(q, _token_positions(q, first))
+        rotated_queries = self._rotated(q, _token_positions(q, first_query))
         rotated_keys = self._rotated(k, _token_positions(k))
         return rotated_queries, rotated_keys
 
     def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
-        turns = torch.tensor(self.turns, dtype=torch.float32, device=x.device)
-        angles = positions[:, None].float() * turns  # [L, D / 2]
+        """Return x [..., L, D] with each token rotated by its position, [L]."""
+        frequencies = torch.tensor(self.frequencies, dtype=torch.float32, device=x.device)
+        angles = positions[:, None].float() * frequencies  # [L, D / 2]
         cos = angles.cos().to(x.dtype)
         sin = angles.sin().to(x.dtype)
-        left, right = x.chunk(2, -1)
-        return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+        first_half, second_half = x.chunk(2, -1)
+        rotated_first = first_half * cos - second_half * sin
+        rotated_second = second_half * cos + first_half * sin
+        return torch.cat((rotated_first, rotated_second), -1)
 
 
 class DistanceVectors(nn.Module):
@@ -187,16 +188,16 @@ class DisentangledDistance(nn.Module, Distance):
             self.query = nn.Linear(*sizes)
         self.rows = distance_rows(terms).tolist()  # a list, as in `Buckets`
 
-    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, first_query: int) -> tuple[Tensor, Tensor]:
         """Scale queries down, because their scores are one term of several."""
         return q / math.sqrt(self.terms.score_count), k
 
-    def forward(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+    def forward(self, q: Tensor, k: Tensor, first_query: int) -> Tensor | None:
         """Return the scores of queries and keys with their distance, [..., H, Lq, Lk]."""
         if self.terms.score_count == 1:
             return None
         longest = self.terms.longest
-        distances = _token_distances(q, k, first).clamp(-2 * longest, 2 * longest)
+        distances = _token_distances(q, k, first_query).clamp(-2 * longest, 2 * longest)
         rows = torch.tensor(self.rows, device=q.device)[distances + 2 * longest]  # [Lq, Lk]
         vectors = self.vectors[0]()
         total = q.new_zeros(())
@@ -223,9 +224,9 @@ class MaskedDistance(Distance):
     def __init__(self, distance: Distance) -> None:
         self.distance = distance
 
-    def rotate(self, q: Tensor, k: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, first_query: int) -> tuple[Tensor, Tensor]:
         """Rotate as the other scheme does."""
-        return self.distance.rotate(q, k, first)
+        return self.distance.rotate(q, k, first_query)
 
 
 class SlidingWindow(MaskedDistance):
@@ -238,20 +239,22 @@ class SlidingWindow(MaskedDistance):
         super().__init__(distance)
         self.reach = reach
 
-    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, first_query: int) -> Tensor | None:
         """Return the bias, with the penalty of tokens outside the window."""
-        bias: Tensor | None = self.distance(q, k, first)
+        bias: Tensor | None = self.distance(q, k, first_query)
         if k.shape[-2] <= self.reach + 1:
             return bias  # the window covers all tokens
-        return hide(_token_distances(q, k, first).abs() > self.reach, q, bias)
+        return with_penalty(_token_distances(q, k, first_query).abs() > self.reach, q, bias)
 
 
 class Causal(MaskedDistance):
     """Tokens attend to themselves and earlier tokens."""
 
-    def __call__(self, q: Tensor, k: Tensor, first: int) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, first_query: int) -> Tensor:
         """Return the bias, with the penalty of later tokens."""
-        return hide(_token_distances(q, k, first) < 0, q, self.distance(q, k, first))
+        return with_penalty(
+            _token_distances(q, k, first_query) < 0, q, self.distance(q, k, first_query)
+        )
 
 
 class UnusedPositions(nn.Embedding):
@@ -285,7 +288,7 @@ def nothing_added(ids: Tensor) -> float:
     return 0.0
 
 
-def positions(config: BertConfig) -> Callable[[Tensor], Any]:
+def position_embeddings(config: BertConfig) -> Callable[[Tensor], Any]:
     """Return the module that adds positions to the embeddings."""
     if not config.structure.absolute_positions:
         return nothing_added
@@ -293,8 +296,9 @@ def positions(config: BertConfig) -> Callable[[Tensor], Any]:
     width = config.table_size
     match config.position_embedding_type:
         case "absolute":
-            first = config.structure.first_position
-            return nn.Embedding(rows, width, first - 1 if first else None)
+            first_position = config.structure.first_position
+            padding_row = first_position - 1 if first_position else None
+            return nn.Embedding(rows, width, padding_row)
         case "sinusoidal":
             return SinusoidalPositions(width)
     return UnusedPositions(rows, width)
@@ -310,7 +314,7 @@ def shared_table(config: BertConfig) -> nn.Module | None:
     return None
 
 
-def distances(config: BertConfig, layer: int, table: nn.Module | None) -> Distance:
+def layer_distance(config: BertConfig, layer: int, table: nn.Module | None) -> Distance:
     """Return the scheme of positions in the attention of a layer.
 
     `table` is the one that all layers share, if any.

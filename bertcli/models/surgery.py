@@ -23,22 +23,22 @@ def prune_heads(model: BertModel, heads: Mapping[int, Iterable[int]]) -> None:
     layers share their weights.
     Source: Are Sixteen Heads Really Better than One?, section 4.
     """
-    before = model.config
-    if before.num_hidden_layers > before.distinct_layers:
+    old_config = model.config
+    if old_config.num_hidden_layers > old_config.distinct_layers:
         raise ValueError("layers that share their weights cannot be pruned")
-    pruned = dict(before.pruned_heads)
+    pruned = dict(old_config.pruned_heads)
     for layer, new_heads in heads.items():
         pruned[layer] = tuple(sorted({*pruned.get(layer, ()), *new_heads}))
     pruned_layers = {layer: pruned_heads for layer, pruned_heads in pruned.items() if pruned_heads}
-    after = replace(before, pruned_heads=pruned_layers)
-    after.refuse_bad_heads("this call")
-    after.refuse_unbuildable()
+    new_config = replace(old_config, pruned_heads=pruned_layers)
+    new_config.refuse_bad_heads("this call")
+    new_config.refuse_unbuildable()
     for layer in heads:
-        absent = before.pruned_heads.get(layer, ())
-        present = [head for head in range(before.num_attention_heads) if head not in absent]
+        absent = old_config.pruned_heads.get(layer, ())
+        present = [head for head in range(old_config.num_attention_heads) if head not in absent]
         kept = [index for index, head in enumerate(present) if head not in pruned[layer]]
         _keep_heads(model.encoder.layer[layer].attention, kept)
-    model.config = after
+    model.config = new_config
 
 
 def _keep_heads(attention: BertAttention, kept: list[int]) -> None:
@@ -52,9 +52,9 @@ def _keep_heads(attention: BertAttention, kept: list[int]) -> None:
         layer.weight = nn.Parameter(layer.weight.detach()[rows])
         if layer.bias is not None:
             layer.bias = nn.Parameter(layer.bias.detach()[rows])
-    out = attention.output.dense
-    out.in_features = len(rows)
-    out.weight = nn.Parameter(out.weight.detach()[:, rows])
+    projection = attention.output.dense
+    projection.in_features = len(rows)
+    projection.weight = nn.Parameter(projection.weight.detach()[:, rows])
 
 
 def add_extra_embeddings(

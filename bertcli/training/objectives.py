@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bertcli.embedding.pooling import pool, split
 from bertcli.models.bert import BertModel
-from bertcli.models.forward_passes import means
+from bertcli.models.forward_passes import mean_states
 from bertcli.tasks.learning import (
     HeadLearningTask,
     PairLearningTask,
@@ -62,7 +62,7 @@ class TextObjective(HeadObjective):
         tokens = self.inputs.take(rows)
         hidden = hidden_states(model.bert, tokens)
         if model.means:
-            pooled = means(hidden, tokens.lengths.tolist())
+            pooled = mean_states(hidden, tokens.lengths.tolist())
         else:
             pooled = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
         return model.packed_logits(pooled)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertcli.keywords import file_name, grouped, names_of, options_from
+from bertcli.keywords import file_name, group_options, init_fields, options_from
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
@@ -44,14 +44,14 @@ def train(
     from bertcli.training.fine_tuning import fine_tune
     from bertcli.training.run import Checkpoints, PrintedTraining
 
-    chosen = grouped(
+    chosen = group_options(
         options,
         {
             "job": [
-                name for name in names_of(FineTuningJob) if name not in JOB_FIELDS_WITHOUT_OPTION
+                name for name in init_fields(FineTuningJob) if name not in JOB_FIELDS_WITHOUT_OPTION
             ],
-            "training": names_of(TrainingOptions),
-            "device": names_of(TrainingDevice),
+            "training": init_fields(TrainingOptions),
+            "device": init_fields(TrainingDevice),
             "reading": [*READING, "pair_field", "label_field"],
         },
     )
