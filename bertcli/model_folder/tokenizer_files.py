@@ -178,7 +178,7 @@ def _read_json(path: Path) -> Tokenizer:
     if b'"Replace"' in content:
         raw = parse_object(content, path)
         for name in ("normalizer", "decoder"):  # before the library normalizes the added tokens
-            refuse_growth(raw.object(name))
+            growth_factor(raw.object(name))
     try:
         core = Tokenizer.from_buffer(content)
     except Exception as broken:  # tokenizers raises no narrower class
@@ -190,7 +190,7 @@ def _read_json(path: Path) -> Tokenizer:
     return core
 
 
-def refuse_growth(component: JsonObject) -> float:
+def growth_factor(component: JsonObject) -> float:
     """Return the maximum factor by which a normalizer or decoder lengthens a text.
 
     Raises ModelError if it exceeds `MAX_GROWTH`.
@@ -198,7 +198,7 @@ def refuse_growth(component: JsonObject) -> float:
     factor = 1.0
     for name in ("normalizers", "decoders"):
         for step in component.entries(name).objects().values():
-            factor *= refuse_growth(step)
+            factor *= growth_factor(step)
     if component.get("type") == "Replace":
         # A regex may match the empty string, everywhere.
         pattern = component.object("pattern").text("String")
