@@ -74,8 +74,8 @@ def engines(folder: Path, count: int, repeats: int, threads: int) -> dict[str, f
 
 def stages(path: Path, threads: int) -> dict[str, float]:
     """Return the seconds a text takes in each stage, and the bytes that come and go."""
-    from bertcli.embedding.embedder import Embedder, EmbedOptions
     from bertcli.embedding.pooling import EmbeddedBlock
+    from bertcli.embedding.record_embedder import EmbedOptions, RecordEmbedder
     from bertcli.engines.torch_engine import use_threads
     from bertcli.model_folder.files import MODEL_FILES
     from bertcli.model_folder.find import find_model
@@ -84,14 +84,14 @@ def stages(path: Path, threads: int) -> dict[str, float]:
     from bertcli.records.reader import Reader
 
     use_threads(threads)
-    embedder = Embedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), EmbedOptions())
+    embedder = RecordEmbedder.open(find_model(DEFAULT_MODEL, files=MODEL_FILES), EmbedOptions())
     source = Input.of(paths=(str(path),))
     clock = [time.perf_counter()]
     records = sum(len(block) for block in Reader(source).blocks())
     clock.append(time.perf_counter())
     encoded = list(embedder.run(Reader(source)))
     clock.append(time.perf_counter())
-    parts = [part for batch in encoded for part in embedder.embedded(batch)]
+    parts = [part for batch in encoded for part in embedder.embed_window(batch)]
     windows = [part for part in parts if isinstance(part, EmbeddedBlock)]
     clock.append(time.perf_counter())
     _written(windows)  # the first time loads what a worker loads once

@@ -41,13 +41,15 @@ class Loaded:
 
 def bertcli(contestant: Contestant, place: Place) -> Loaded:
     from bertcli.embedding.embed_run import RecordVectors
-    from bertcli.embedding.embedder import Embedder, EmbedOptions
+    from bertcli.embedding.record_embedder import EmbedOptions, RecordEmbedder
     from bertcli.model_folder.find import find_model
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given |= {"max_length": place.max_length, "threads": place.threads}
     folder = bertcli_folder(place.model, place.work, contestant.precision)
-    embedder = Embedder.open(find_model(str(folder)), EmbedOptions(**given | contestant.options))
+    embedder = RecordEmbedder.open(
+        find_model(str(folder)), EmbedOptions(**given | contestant.options)
+    )
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
         vectors = RecordVectors(embedder, texts)

@@ -125,19 +125,21 @@ def _openvino(model: Path, path: Path, quantized: bool) -> None:
     from transformers import AutoTokenizer
 
     import bertcli
-    from bertcli.engines.compute import nncf, openvino
+    from bertcli.engines.compute import import_nncf, import_openvino
 
     ids = torch.randint(1000, 2000, (3, 17))
     with torch.inference_mode():
-        graph = openvino().convert_model(_pooled(model), example_input=(ids, torch.ones_like(ids)))
+        graph = import_openvino().convert_model(
+            _pooled(model), example_input=(ids, torch.ones_like(ids))
+        )
     if quantized:
         sample = Path(bertcli.__file__).with_name("inference") / "calibration.txt"
-        tokenizer, library = AutoTokenizer.from_pretrained(model), nncf()
+        tokenizer, library = AutoTokenizer.from_pretrained(model), import_nncf()
         texts = [tokenizer(line)["input_ids"] for line in sample.read_text("utf-8").splitlines()]
         pairs = [[np.array([text]), np.ones((1, len(text)), np.int64)] for text in texts]
         kind = library.ModelType.TRANSFORMER
         graph = library.quantize(graph, library.Dataset(pairs), model_type=kind)
-    openvino().save_model(graph, str(path), compress_to_fp16=False)
+    import_openvino().save_model(graph, str(path), compress_to_fp16=False)
 
 
 def ctranslate2_folder(model: Path, work: Path) -> Path:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertcli.embedding.text_embedder import TextEmbedder as Embedder
+    from bertcli.embedding.embedder import Embedder
     from bertcli.engines.torch_engine import load
     from bertcli.errors import BertcliError
     from bertcli.evaluation.evaluate import evaluate
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from bertcli.training.train import train
     from bertcli.versions import __version__
 
-_NAMED = {"Embedder": "TextEmbedder"}  # public name -> name of the class, if different
 _FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
@@ -66,7 +65,7 @@ _PLACES = {
     "BertcliError": "bertcli.errors",
     "Chooser": "bertcli.tasks.choose",
     "Classifier": "bertcli.tasks.classify",
-    "Embedder": "bertcli.embedding.text_embedder",
+    "Embedder": "bertcli.embedding.embedder",
     "Encoded": "bertcli.tokenizing.batch",
     "Layout": "bertcli.tokenizing.batch",
     "MaskFiller": "bertcli.tasks.fill_mask",
@@ -139,7 +138,7 @@ def __getattr__(name: str) -> Any:
         from bertcli.versions import require_torch
 
         require_torch(f"bertcli.{name}")
-    return getattr(import_module(_PLACES[name]), _NAMED.get(name, name))
+    return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -29,8 +29,8 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.records.given import READING, records_of
 from bertcli.tokenizing.call import Call
-from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
-from bertcli.tokenizing.run import Task
+from bertcli.tokenizing.chunks import CHUNK_COLUMNS, Chunker, ChunkRun, ChunkSettings
+from bertcli.tokenizing.run import TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
         row_fields.append("length")
     if layout.truncation != "do_not_truncate":
         row_fields.append("truncated")
-    task = Task(layout, tuple(row_fields))
+    task = TokenOutput(layout, tuple(row_fields))
     reader = records_of(
         texts, chosen["reading"], reserved=task.fields, pre_split=call.is_split_into_words
     )
@@ -91,7 +91,7 @@ def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **opti
         _open_model(chosen["model"], TOKENIZER_FILES).path, parse_special=parse_special
     )
     settings = options_from(ChunkSettings, chosen["chunks"])
-    reader = records_of(texts, chosen["reading"], no_pairs=True, reserved=frozenset(WRITTEN))
+    reader = records_of(texts, chosen["reading"], no_pairs=True, reserved=frozenset(CHUNK_COLUMNS))
     rows: Rows = []
     for chunks in ChunkRun(reader, Chunker(tokenizer, settings), JSONL):
         rows += chunks
@@ -150,7 +150,7 @@ def search(
         reader = records_of(corpus, chosen["reading"], reserved=HIT_FIELDS)
         has_whole_files = WHOLE_FILE in map(reader.format_of, reader.source.paths)
     embed_options = options_from(EmbedOptions, chosen["vectors"])
-    if has_whole_files and not embed_options.several:
+    if has_whole_files and not embed_options.has_several_rows:
         embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
     reranker = None
     if rerank is not None:

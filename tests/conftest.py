@@ -90,14 +90,14 @@ def forked():
 @pytest.fixture
 def ran(monkeypatch):
     """The number of texts that a model ran over, for each call."""
-    from bertcli.embedding.embedder import Embedder
+    from bertcli.embedding.record_embedder import RecordEmbedder
 
     texts = []
-    original = Embedder._run
+    original = RecordEmbedder._run
 
     def run(self, tokens):
         texts.append(len(tokens))
         return original(self, tokens)
 
-    monkeypatch.setattr(Embedder, "_run", run)
+    monkeypatch.setattr(RecordEmbedder, "_run", run)
     return texts

@@ -67,7 +67,7 @@ NO_TORCH = """
 models/__init__ models/config models/distance_tables
 model_folder/names model_folder/shapes model_folder/files
 model_folder/tensors model_folder/weights
-embedding/embedder embedding/embed_run embedding/sentence_modules
+embedding/record_embedder embedding/embed_run embedding/sentence_modules
 embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
 engines/compute engines/openvino_engine engines/openvino_graph

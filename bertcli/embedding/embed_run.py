@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.pooling import EmbeddedBlock
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.io.progress import Ran, Show, show_nothing
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
@@ -27,38 +27,41 @@ from bertcli.tokenizing.run import TokenCounts
 class EmbedRun:
     """A run that passes each embedded block to a callback, one window of records at a time."""
 
-    embedder: Embedder
+    embedder: RecordEmbedder
     reader: Reader
-    put: Callable[[EmbeddedBlock], None]
+    handle_block: Callable[[EmbeddedBlock], None]
     full: bool = False  # True: window sizes do not depend on the speed of the input
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.consumed = self.embedder.runtime.extra.read_by(self.reader)
+        # fields with ids for the model that the user did not ask to keep
+        self.consumed = self.embedder.runtime.extra_columns.request_ids(self.reader)
 
     def execute(self, show: Show = show_nothing) -> TokenCounts:
         """Pass the vectors of all records to the callback; return the token counts of the texts."""
         run = self.embedder.run(self.reader, full=self.full)
         run.tally = self.tally
         for window in self.embedder.windows(run):
-            for part in window:
-                if isinstance(part, Ran):
-                    show(part)
+            for event in window:
+                if isinstance(event, Ran):
+                    show(event)
                 else:
-                    part.records = part.records.without(self.consumed)
-                    self.put(part)
+                    event.records = event.records.without(self.consumed)
+                    self.handle_block(event)
         return self.tally
 
 
 class RecordVectors(EmbedRun):
     """A run over texts given in Python; collects the vectors in ``blocks``."""
 
-    def __init__(self, embedder: Embedder, texts: Any, *, pre_split: bool = False) -> None:
+    def __init__(self, embedder: RecordEmbedder, texts: Any, *, pre_split: bool = False) -> None:
         self.blocks: list[EmbeddedBlock] = []
-        self.given = GivenTexts(texts, Input(pre_split=pre_split))
-        super().__init__(embedder, self.given, self.blocks.append, full=True)
+        self.given_texts = GivenTexts(texts, Input(pre_split=pre_split))
+        super().__init__(embedder, self.given_texts, self.blocks.append, full=True)
 
     @property
     def vectors(self) -> np.ndarray:
         """The vectors of all texts, [n, D]."""
-        return np.concatenate([self.embedder.nothing, *(block.stacked for block in self.blocks)])
+        return np.concatenate(
+            [self.embedder.empty_output, *(block.stacked for block in self.blocks)]
+        )

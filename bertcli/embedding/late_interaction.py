@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.embedding.options import COLBERT, CONFIG, is_pylate
-from bertcli.embedding.sentence_modules import Dense, VectorModule, linear_in, read_chain
+from bertcli.embedding.options import COLBERT, SENTENCE_CONFIG, is_pylate
+from bertcli.embedding.sentence_modules import Dense, VectorModule, read_linear, read_modules
 from bertcli.errors import ModelError
 from bertcli.io.typed_json import JsonObject, is_regular, is_text
 from bertcli.model_folder.files import WeightFiles, transformer_path
@@ -28,9 +28,16 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.tokenizing.batch import Column, Encoded, pad_row
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-METADATA, BGE = "artifact.metadata", "colbert_linear.pt"
-LENGTH = 32  # default number of tokens of a query
-QUERY, DOCUMENT = ROLES = "query", "document"
+METADATA = "artifact.metadata"
+BGE_LAYER = "colbert_linear.pt"
+QUERY_LENGTH = 32  # default number of tokens of a query
+QUERY = "query"
+DOCUMENT = "document"
+ROLES = (QUERY, DOCUMENT)
+MODULES_BESIDE_DENSE = (
+    *("Transformer", "MLMTransformer", "MultiVectorMask"),
+    *("Normalize", "Dropout"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,42 +61,47 @@ class LateInteraction:
         """True if texts are padded with tokens to which no other token attends."""
         return self.filler is not None and not self.attended
 
-    def with_prefix(self, item: Encoded, *, special: bool) -> Encoded:
+    def with_prefix(self, row: Encoded, *, special: bool) -> Encoded:
         """Return a text with the prefix token of its role inserted, after [CLS] if ``special``.
 
         Like a special token, the prefix has no sequence id.
         """
         if self.prefix is None:
-            return item
+            return row
         position = int(special)
-        token, index = self.prefix
-        values = {"input_ids": index, "tokens": token}
-        values |= {"offset_mapping": (0, 0), "sequence_ids": None}
+        token, token_id = self.prefix
+        values = {
+            "input_ids": token_id,
+            "tokens": token,
+            "offset_mapping": (0, 0),
+            "sequence_ids": None,
+        }
         columns: dict[str, Column] = {
             name: [*column[:position], values.get(name, 0), *column[position:]]
-            for name, column in item.columns.items()
+            for name, column in row.columns.items()
         }
-        return item._replace(columns=columns)
+        return row._replace(columns=columns)
 
-    def filled_up(self, item: Encoded) -> Encoded:
+    def fill_up(self, row: Encoded) -> Encoded:
         """Return a text padded to ``filled`` tokens."""
         if self.filler is None:
-            return item
-        return pad_row(item, self.filled, "right", *self.filler)
+            return row
+        return pad_row(row, self.filled, "right", *self.filler)
 
-    def matched(self, item: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
+    def matched_tokens(self, row: Encoded, vectors: np.ndarray) -> tuple[Encoded, np.ndarray]:
         """Return the tokens of a text that are matched, and their vectors."""
-        ids = item.columns["input_ids"]
-        places = [
-            at for at, index in enumerate(ids) if index not in self.skipped and (at or self.first)
-        ]
+        ids = row.columns["input_ids"]
+        positions = [index for index, number in enumerate(ids) if number not in self.skipped]
+        if not self.first:
+            positions = [position for position in positions if position > 0]
         columns: dict[str, Column] = {
-            name: [column[at] for at in places] for name, column in item.columns.items()
+            name: [column[position] for position in positions]
+            for name, column in row.columns.items()
         }
-        return item._replace(columns=columns), vectors[places]
+        return row._replace(columns=columns), vectors[positions]
 
     @property
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that determine the vectors, for manifests."""
         names = ("role", "prefix", "filled", "attended", "first")
         return {name: getattr(self, name) for name in names} | {"skipped": sorted(self.skipped)}
@@ -99,7 +111,7 @@ class LateInteraction:
 
 
 @dataclass(frozen=True)
-class LateFiles:
+class LateInteractionFiles:
     """The settings in the files of a late-interaction model, for both roles."""
 
     modules: tuple[VectorModule, ...]
@@ -116,7 +128,7 @@ class LateFiles:
     first: bool = True
 
 
-def read_late(
+def read_late_interaction(
     folder: ModelFolder, tokenizer: Tokenizer, role: str | None
 ) -> LateInteraction | None:
     """Return the settings of a late-interaction model; None for any other model.
@@ -124,129 +136,148 @@ def read_late(
     A ``role`` other than "query" means documents. Raises ModelError for broken files and
     unsupported settings.
     """
-    files = _files(folder)
     role = QUERY if role == QUERY else DOCUMENT
+    files = _read_files(folder)
     if files is None:
         return None
     id_of = tokenizer.core.token_to_id
-    name = files.filler or tokenizer.roles.get("mask_token") or ""
-    index = id_of(name)
-    if files.filled and index is None:
-        raise ModelError(f"{folder}: the vocabulary has no token {name!r} to fill queries up with")
+    filler = files.filler or tokenizer.roles.get("mask_token") or ""
+    filler_id = id_of(filler)
+    if files.filled and filler_id is None:
+        raise ModelError(
+            f"{folder}: the vocabulary has no token {filler!r} to fill queries up with"
+        )
     prompts = {}
     prefixes = {}
-    for kind in ROLES:
-        prefix = files.prefixes.get(kind) or ""
-        prompt = (files.prompts.get(kind) or "").removeprefix(prefix)
+    for each_role in ROLES:
+        prefix = files.prefixes.get(each_role) or ""
+        prompt = (files.prompts.get(each_role) or "").removeprefix(prefix)
         for token in (prefix, *prefix.split(None, 1)[:1]):  # PyLate writes "[Q] ", with a space
-            if token and (number := id_of(token)) is not None:
-                prefixes[kind], prefix = (token, number), prefix[len(token) :].lstrip()
+            token_id = id_of(token)
+            if token and token_id is not None:
+                prefixes[each_role] = (token, token_id)
+                prefix = prefix[len(token) :].lstrip()
                 break
-        prompts[kind] = prefix + prompt
+        prompts[each_role] = prefix + prompt
     filled = files.filled if role == QUERY else 0
     length = files.lengths.get(role)
     if filled:
         length = filled if files.fixed else length and max(length, filled)
-    words = files.skipped if role in files.skipping else ()
-    ids = {id_of(word) for word in words} - {id_of(tokenizer.roles.get("unk_token") or "")}
+    skipped_words = files.skipped if role in files.skipping else ()
+    skipped_ids = {id_of(word) for word in skipped_words}
+    skipped_ids -= {id_of(tokenizer.roles.get("unk_token") or "")}
     return LateInteraction(
         role,
         prompts,
-        prefixes.get(role),
-        length,
-        filled,
-        (name, index) if files.filled and index is not None else None,
-        files.attended,
-        frozenset(index for index in ids if index is not None),
-        files.first,
-        files.modules,
-        files.normalize,
+        prefix=prefixes.get(role),
+        length=length,
+        filled=filled,
+        filler=(filler, filler_id) if files.filled and filler_id is not None else None,
+        attended=files.attended,
+        skipped=frozenset(number for number in skipped_ids if number is not None),
+        first=files.first,
+        modules=files.modules,
+        normalize=files.normalize,
     )
 
 
-def _files(folder: ModelFolder) -> LateFiles | None:
+def _read_files(folder: ModelFolder) -> LateInteractionFiles | None:
     """Return the settings in the files; None if the model has no late interaction."""
     modules = folder.modules
-    settings = folder.json_object(CONFIG)
-    places = {module.class_name.rpartition(".")[2]: module.path for module in modules}
-    if "MultiVectorMask" in places:
-        return _of_multi_vector(folder, settings, places)
+    settings = folder.json_object(SENTENCE_CONFIG)
+    module_paths = {module.class_name.rpartition(".")[2]: module.path for module in modules}
+    if "MultiVectorMask" in module_paths:
+        return _read_multi_vector(folder, settings, module_paths)
     if is_pylate(settings, [module.class_name for module in modules]):
-        return replace(
-            _of_modules(folder, settings, settings),
-            prefixes={role: settings.text(f"{role}_prefix") or "" for role in ROLES},
-            filled=0
-            if settings.switch("do_query_expansion") is False
-            else settings.whole("query_length", 1) or LENGTH,
-            attended=bool(settings.switch("attend_to_expansion_tokens")),
-            skipped=_words(settings, "skiplist_words", string.punctuation),
-        )
-    if is_regular(folder / BGE):
-        return LateFiles((linear(folder / BGE),), first=False)
+        return _read_pylate(folder, settings)
+    if is_regular(folder / BGE_LAYER):
+        return LateInteractionFiles((read_pickled_linear(folder / BGE_LAYER),), first=False)
     if modules or COLBERT not in folder.config.architectures:
         return None
-    raw = folder.json_object(METADATA)
-    return LateFiles(
-        (linear_in(folder.weights, folder, "linear."),),
+    return _read_colbert(folder)
+
+
+def _read_colbert(folder: ModelFolder) -> LateInteractionFiles:
+    """Return the settings of a folder of ColBERT itself."""
+    metadata = folder.json_object(METADATA)
+    return LateInteractionFiles(
+        (read_linear(folder.weights, folder, "linear."),),
         {
-            QUERY: raw.text("query_token_id") or "[unused0]",
-            DOCUMENT: raw.text("doc_token_id") or "[unused1]",
+            QUERY: metadata.text("query_token_id") or "[unused0]",
+            DOCUMENT: metadata.text("doc_token_id") or "[unused1]",
         },
-        lengths={DOCUMENT: raw.whole("doc_maxlen", 1)},
-        filled=raw.whole("query_maxlen", 1) or LENGTH,
-        attended=bool(raw.switch("attend_to_mask_tokens")),
-        skipped=() if raw.switch("mask_punctuation") is False else string.punctuation,
+        lengths={DOCUMENT: metadata.whole("doc_maxlen", 1)},
+        filled=metadata.whole("query_maxlen", 1) or QUERY_LENGTH,
+        attended=bool(metadata.switch("attend_to_mask_tokens")),
+        skipped=() if metadata.switch("mask_punctuation") is False else string.punctuation,
     )
 
 
-def _of_multi_vector(
-    folder: ModelFolder, settings: JsonObject, places: Mapping[str, str]
-) -> LateFiles:
+def _read_pylate(folder: ModelFolder, settings: JsonObject) -> LateInteractionFiles:
+    """Return the settings of a folder written by PyLate."""
+    filled = 0
+    if settings.switch("do_query_expansion") is not False:
+        filled = settings.whole("query_length", 1) or QUERY_LENGTH
+    return replace(
+        _read_modules(folder, settings, settings),
+        prefixes={role: settings.text(f"{role}_prefix") or "" for role in ROLES},
+        filled=filled,
+        attended=bool(settings.switch("attend_to_expansion_tokens")),
+        skipped=_words(settings, "skiplist_words", string.punctuation),
+    )
+
+
+def _read_multi_vector(
+    folder: ModelFolder, settings: JsonObject, module_paths: Mapping[str, str]
+) -> LateInteractionFiles:
+    """Return the settings of a folder written by MultiVectorEncoder of sentence-transformers."""
     inner = folder.subfolder(transformer_path(folder.modules)).sentence_settings
     expansion = inner.object("query_expansion")
-    mask = folder.json_object(f"{places['MultiVectorMask']}/config.json")
+    mask = folder.json_object(f"{module_paths['MultiVectorMask']}/config.json")
     if mask.get("keep_only_token_ids"):
         raise ModelError(f"{mask.source}: unsupported keep_only_token_ids")
     return replace(
-        _of_modules(folder, settings, inner),
-        filled=(expansion.whole("length", 1) or LENGTH) if expansion else 0,
+        _read_modules(folder, settings, inner),
+        filled=(expansion.whole("length", 1) or QUERY_LENGTH) if expansion else 0,
         fixed=expansion.text("strategy") != "min",
         filler=expansion.text("token"),
         attended=bool(expansion.switch("attend")),
         skipped=_words(mask, "skiplist_words", ()),
         skipping=_words(mask, "skiplist_tasks", (DOCUMENT,)),
-        normalize="Normalize" in places,
+        normalize="Normalize" in module_paths,
     )
 
 
-def _of_modules(folder: ModelFolder, settings: JsonObject, limits: JsonObject) -> LateFiles:
+def _read_modules(
+    folder: ModelFolder, settings: JsonObject, limits: JsonObject
+) -> LateInteractionFiles:
     """Return the settings shared by all folders with modules.json: Dense layers, prompts, lengths.
 
-    The layers apply to token vectors. Raises ModelError for an unsupported module.
+    The layers apply to token vectors. ``limits`` has the lengths. Raises ModelError for an
+    unsupported module.
     """
     layers = []
     prompts = settings.object("prompts")
-    others = ("Transformer", "MLMTransformer", "MultiVectorMask", "Normalize", "Dropout")
     for module in folder.modules:
-        kind = module.class_name.rpartition(".")[2]
-        if kind == "Dense":
-            layers.append(module._replace(class_name=kind))
-        elif kind not in others:
+        name = module.class_name.rpartition(".")[2]
+        if name == "Dense":
+            layers.append(module._replace(class_name=name))
+        elif name not in MODULES_BESIDE_DENSE:
             raise ModelError(f"{folder / 'modules.json'}: unsupported module {module.class_name}")
-    return LateFiles(
-        read_chain(folder, layers),
+    return LateInteractionFiles(
+        read_modules(folder, layers),
         prompts={role: prompts.text(role) or "" for role in ROLES},
         lengths={role: limits.whole(f"{role}_length", 1) for role in ROLES},
     )
 
 
-def _words(raw: JsonObject, name: str, default: Sequence[str]) -> Sequence[str]:
+def _words(config: JsonObject, name: str, default: Sequence[str]) -> Sequence[str]:
     """Return a sequence of words: the list under this key, the single string, or the default."""
-    word = raw[name] if is_text(raw.get(name)) else None
-    words = [word] if word else raw.texts(name)
+    word = config[name] if is_text(config.get(name)) else None
+    words = [word] if word else config.texts(name)
     return default if words is None else words
 
 
-def linear(path: Path) -> Dense:
+def read_pickled_linear(path: Path) -> Dense:
     """Read the linear layer in a file pickled by torch, without executing any code in it."""
-    return linear_in(WeightFiles("pytorch", (path,)), path)
+    return read_linear(WeightFiles("pytorch", (path,)), path)

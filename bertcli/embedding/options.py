@@ -38,7 +38,7 @@ from bertcli.model_folder.tokenizer_files import sentence_limit
 from bertcli.records.batch import RecordBatch
 from bertcli.records.record import Record, Text
 
-LEGACY = {  # in the order in which their vectors are concatenated
+LEGACY_POOLING_KEYS = {  # key -> name; their vectors are concatenated in this order
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -47,9 +47,9 @@ LEGACY = {  # in the order in which their vectors are concatenated
     "pooling_mode_lasttoken": "lasttoken",
 }
 # name in sentence-transformers -> our name
-MODES = {name: name.removesuffix("_tokens") for name in LEGACY.values()}
+POOLING_NAMES = {name: name.removesuffix("_tokens") for name in LEGACY_POOLING_KEYS.values()}
 
-CONFIG = "config_sentence_transformers.json"
+SENTENCE_CONFIG = "config_sentence_transformers.json"
 MODEL2VEC_TOKENS = 512  # limit of a text if a model2vec folder sets none
 COLBERT = "HF_ColBERT"  # the architecture of ColBERT's own folders
 PYLATE_KEYS = (  # settings that only PyLate writes; its first versions wrote no model_type
@@ -57,13 +57,15 @@ PYLATE_KEYS = (  # settings that only PyLate writes; its first versions wrote no
     *("do_query_expansion", "attend_to_expansion_tokens", "skiplist_words"),
 )
 # Names of the values that modules pass to each other.
-SENTENCE, TOKENS, SCORES = "sentence_embedding", "token_embeddings", "scores"
+TEXT_VECTORS = "sentence_embedding"
+TOKEN_VECTORS = "token_embeddings"
+SCORES = "scores"
 
 TERM_POOLINGS = ("max", "sum")  # how the weights of a term at all tokens are combined
-POOLINGS = tuple(MODES.values())  # these may be concatenated
-ALONE = ("auto", "pooler", "none")
+POOLINGS = tuple(POOLING_NAMES.values())  # these may be concatenated
+SINGLE_POOLINGS = ("auto", "pooler", "none")  # these may not
 
-LEAST = {  # minimum of each integer option
+LEAST_VALUES = {  # of each integer option
     **dict.fromkeys(("top_terms", "dim", "window", "threads", "batch_tokens"), 1),
     "max_length": 2,
     **dict.fromkeys(("stride", "overlap"), 0),
@@ -99,8 +101,8 @@ class EmbedOptions(Compute):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_outside(self, LEAST)
-        object.__setattr__(self, "layers", layers_in(self.layers))
+        refuse_outside(self, LEAST_VALUES)
+        object.__setattr__(self, "layers", parse_layers(self.layers))
         if self.token_vectors:
             if self.pooling not in ("auto", "none"):
                 raise UsageError(
@@ -112,10 +114,10 @@ class EmbedOptions(Compute):
                     f"{option('token_vectors')} cannot be combined with {option('word_vectors')}"
                 )
             object.__setattr__(self, "pooling", "none")
-        if self.on_truncate == "chunk" and self.several:
-            kind = self.kind.removesuffix("s")
+        if self.on_truncate == "chunk" and self.has_several_rows:
+            unit = self.row_unit.removesuffix("s")
             raise UsageError(
-                f"{option('on_truncate', 'chunk')} makes one vector per chunk, not per {kind}",
+                f"{option('on_truncate', 'chunk')} makes one vector per chunk, not per {unit}",
                 "use bertcli chunk, and embed the chunks",
             )
         if self.sparse:
@@ -124,23 +126,16 @@ class EmbedOptions(Compute):
                     f"{option('sparse')} cannot be combined with {option('pooling', self.pooling)}",
                     f"one of {', '.join(TERM_POOLINGS)}, or auto: the model's",
                 )
-            others = {
+            incompatible = {
                 option("word_vectors"): self.word_vectors,
                 option("layers"): self.layers != (-1,),
                 option("normalize"): self.normalize,
                 option("dim"): self.dim,
             }
-            for name in filter(others.get, others):
+            for name in filter(incompatible.get, incompatible):
                 raise UsageError(f"{option('sparse')} cannot be combined with {name}")
             return
-        for mode in () if self.pooling in ALONE else self.modes:
-            if mode not in POOLINGS:
-                alone = f"{mode} cannot be joined to others"
-                raise UsageError(
-                    f"{option('pooling', self.pooling)}: "
-                    f"{alone if mode in ALONE else f'unknown {mode!r}'}",
-                    f"{', '.join(POOLINGS)}, also joined as in mean+max; or {', '.join(ALONE)}",
-                )
+        self._refuse_unknown_poolings()
         if self.top_terms is not None:
             raise UsageError(f"{option('top_terms')} requires {option('sparse')}")
         if self.pooling == "pooler" and len(self.layers) > 1:
@@ -156,22 +151,40 @@ class EmbedOptions(Compute):
                 f"{option('pooling')}",
             )
 
+    def _refuse_unknown_poolings(self) -> None:
+        """Raise UsageError for an unknown pooling, and for one that cannot be concatenated."""
+        if self.pooling in SINGLE_POOLINGS:
+            return
+        for mode in self.modes:
+            if mode in POOLINGS:
+                continue
+            problem = f"unknown {mode!r}"
+            if mode in SINGLE_POOLINGS:
+                problem = f"{mode} cannot be joined to others"
+            raise UsageError(
+                f"{option('pooling', self.pooling)}: {problem}",
+                f"{', '.join(POOLINGS)}, also joined as in mean+max; or "
+                f"{', '.join(SINGLE_POOLINGS)}",
+            )
+
     @property
     def per_token(self) -> bool:
         """True if a text has a vector per token or word instead of a single vector."""
         return self.pooling == "none" or self.word_vectors is not None
 
     @property
-    def several(self) -> bool:
+    def has_several_rows(self) -> bool:
         """True if a text has a variable number of rows: token or word vectors, or term weights."""
         return self.per_token or self.sparse
 
     @property
-    def kind(self) -> str:
-        """The unit of a row: "texts", "words", "tokens" or "terms"."""
+    def row_unit(self) -> str:
+        """What a row belongs to: "texts", "words", "tokens" or "terms"."""
         if self.sparse:
             return "terms"
-        return "words" if self.word_vectors else "tokens" if self.per_token else "texts"
+        if self.word_vectors:
+            return "words"
+        return "tokens" if self.per_token else "texts"
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -183,7 +196,7 @@ class EmbedOptions(Compute):
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SentenceSettings:
     """The settings of a sentence model's folder; None for a value that the files do not set."""
 
     max_length: int | None = None
@@ -226,7 +239,9 @@ class Sentence:
         return self.prompts[name]
 
 
-def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = False) -> Sentence:
+def read_sentence_settings(
+    folder: ModelFolder, *, pooling: str = "auto", scores: bool = False
+) -> SentenceSettings:
     """Return the settings of a folder.
 
     ``pooling`` other than "auto" replaces the modules of the folder. With ``scores``, a
@@ -239,37 +254,38 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
     static = folder.is_static
     transformer = transformer_path(modules)
     inner = folder.subfolder(transformer).sentence_settings
-    settings = folder.json_object(CONFIG)
-    of_texts, unknown = _chain(folder, modules)
+    settings = folder.json_object(SENTENCE_CONFIG)
+    of_texts, unknown = _modules_after_pooling(folder, modules)
     poolings = [module.path for module in modules if module.class_name == "Pooling"]
-    config = folder / "modules.json"
+    modules_file = folder / "modules.json"
     if static and unknown:
-        raise ModelError(f"{config}: unsupported module {', '.join(unknown)}")
+        raise ModelError(f"{modules_file}: unsupported module {', '.join(unknown)}")
     if modules and not static:
         task = inner.text("transformer_task") or "feature-extraction"
-        output = inner.text("module_output_name") or TOKENS
+        output = inner.text("module_output_name") or TOKEN_VECTORS
         if task != "feature-extraction":
             unknown.append(f"Transformer for {task}")
-        elif output != TOKENS:
+        elif output != TOKEN_VECTORS:
             unknown.append(f"Transformer that gives {output}")
     if pooling == "auto" and not static:
         hint = (
             f"give {option('pooling')} (mean, cls, ...) to take the vectors of the encoder inside"
         )
-        if needed := option_for(folder):
-            raise ModelError(f"{folder}: makes no vector of a text", f"give {needed}; or {hint}")
+        required = required_option(folder)
+        if required:
+            raise ModelError(f"{folder}: makes no vector of a text", f"give {required}; or {hint}")
         if modules and is_cross_encoder(folder) and not scores:
             raise ModelError(
                 f"{folder}: a cross-encoder, which makes no vector of a text",
                 f"bertcli rerank and classify run it; or {hint}",
             )
         if unknown:
-            raise ModelError(f"{config}: unsupported module {', '.join(unknown)}", hint)
+            raise ModelError(f"{modules_file}: unsupported module {', '.join(unknown)}", hint)
         if modules and not poolings:
-            raise ModelError(f"{config}: has no Pooling module", hint)
-    prompts, default = _prompts(settings)
+            raise ModelError(f"{modules_file}: has no Pooling module", hint)
+    prompts, default = _read_prompts(settings)
     normalize = bool(of_texts) and of_texts[-1].class_name == "Normalize"
-    sentence = Sentence(
+    sentence = SentenceSettings(
         modules=tuple(module.class_name for module in modules),
         of_texts=tuple(of_texts[:-1] if normalize else of_texts),
         unknown=tuple(unknown),
@@ -284,9 +300,9 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
         library = "sentence-transformers"
         found_in = "modules.json"
         if folder.is_model2vec:
-            raw = folder.json_object("config.json")
-            limit = raw.whole("max_length", 1) if "max_length" in raw else MODEL2VEC_TOKENS
-            normalize = raw.switch("normalize") or False
+            config = folder.json_object("config.json")
+            limit = config.whole("max_length", 1) if "max_length" in config else MODEL2VEC_TOKENS
+            normalize = config.switch("normalize") or False
             sentence = replace(sentence, max_length=limit, normalize=normalize)
             library = "model2vec"
             found_in = "config.json"
@@ -297,108 +313,116 @@ def read_sentence(folder: ModelFolder, *, pooling: str = "auto", scores: bool = 
     if not poolings:
         return sentence
     found_in = f"{poolings[-1]}/config.json"  # as in sentence-transformers, the last one decides
-    modes, include_prompt = _pooling(folder, found_in)
+    modes, include_prompt = _read_pooling(folder, found_in)
     return replace(sentence, pooling=modes, include_prompt=include_prompt, found_in=found_in)
 
 
-def _chain(
+def _modules_after_pooling(
     folder: ModelFolder, modules: list[SentenceModule]
 ) -> tuple[list[SentenceModule], list[str]]:
     """Return the modules after Pooling that transform text vectors, and unsupported modules."""
     of_texts: list[SentenceModule] = []
     unknown = []
-    kinds = [module.class_name for module in modules]
-    last = len(kinds) - kinds[::-1].index("Pooling") if "Pooling" in kinds else 0
-    for at, module in enumerate(modules):
+    names = [module.class_name for module in modules]
+    after_pooling = len(names) - names[::-1].index("Pooling") if "Pooling" in names else 0
+    for index, module in enumerate(modules):
         match module.class_name:
-            case "Transformer" | "StaticEmbedding" if at == 0:
+            case "Transformer" | "StaticEmbedding" if index == 0:
                 pass
             case "Pooling" | "Dropout":
                 pass
             case "Dense" | "Normalize" | "LayerNorm":
-                raw = folder.json_object(f"{module.path}/config.json") if module.path else NOTHING
-                ends = ("module_input_name", "module_output_name")
-                others = {raw.text(end) or SENTENCE for end in ends} - {SENTENCE}
-                if others == {SCORES} and at == len(modules) - 1:  # of a cross-encoder
-                    others.clear()
-                if others:
-                    unknown.append(f"{module.class_name} of {', '.join(sorted(others))}")
-                elif at < last:
+                values = _other_values(folder, module)
+                if values == {SCORES} and index == len(modules) - 1:  # of a cross-encoder
+                    values.clear()
+                if values:
+                    unknown.append(f"{module.class_name} of {', '.join(sorted(values))}")
+                elif index < after_pooling:
                     unknown.append(f"{module.class_name} before Pooling")
                 else:
                     of_texts.append(module)
-            case other:
-                unknown.append(other)
+            case name:
+                unknown.append(name)
     return of_texts, unknown
 
 
-def option_for(folder: ModelFolder) -> str:
+def _other_values(folder: ModelFolder, module: SentenceModule) -> set[str]:
+    """Return the names of the values that a module takes or returns, other than text vectors."""
+    config = folder.json_object(f"{module.path}/config.json") if module.path else NOTHING
+    keys = ("module_input_name", "module_output_name")
+    return {config.text(key) or TEXT_VECTORS for key in keys} - {TEXT_VECTORS}
+
+
+def required_option(folder: ModelFolder) -> str:
     """Return the option required by a model without text vectors; "" for other models.
 
     It is ``sparse`` for a sparse model and ``token_vectors`` for late interaction.
     """
     routes = folder.routes.values()
-    kinds = {module.class_name for modules in (folder.modules, *routes) for module in modules}
-    if kinds & {"SpladePooling", TERM_TABLE}:
+    names = {module.class_name for modules in (folder.modules, *routes) for module in modules}
+    if names & {"SpladePooling", TERM_TABLE}:
         return option("sparse")
-    named = folder.json_object("config.json").get("architectures") if not kinds else None
-    if isinstance(named, list) and COLBERT in named:
+    architectures = folder.json_object("config.json").get("architectures") if not names else None
+    if isinstance(architectures, list) and COLBERT in architectures:
         return option("token_vectors")
-    late = "MultiVectorMask" in kinds or is_pylate(folder.json_object(CONFIG), kinds)
-    return option("token_vectors") if late else ""
+    if "MultiVectorMask" in names or is_pylate(folder.json_object(SENTENCE_CONFIG), names):
+        return option("token_vectors")
+    return ""
 
 
 def is_cross_encoder(folder: ModelFolder) -> bool:
     """Return True for a folder written by CrossEncoder of sentence-transformers."""
-    return folder.json_object(CONFIG).text("model_type") == "CrossEncoder"
+    return folder.json_object(SENTENCE_CONFIG).text("model_type") == "CrossEncoder"
 
 
-def is_pylate(settings: JsonObject, kinds: Collection[str]) -> bool:
+def is_pylate(settings: JsonObject, module_names: Collection[str]) -> bool:
     """Return True for a folder written by PyLate.
 
-    ``settings`` is config_sentence_transformers.json, ``kinds`` the module names. Source:
-    PyLate 1.6, ColBERT._get_model_type; sentence-transformers 6.2, MultiVectorEncoder.
+    ``settings`` is config_sentence_transformers.json. Source: PyLate 1.6, ColBERT._get_model_type;
+    sentence-transformers 6.2, MultiVectorEncoder.
     """
-    if "Pooling" in kinds:
+    if "Pooling" in module_names:
         return False
-    module_name = settings.text("model_type")
-    if module_name is not None:
-        return module_name == "ColBERT"
-    has_module = any(kind.startswith("pylate.") for kind in kinds)
-    return has_module or (bool(kinds) and any(key in settings for key in PYLATE_KEYS))
+    model_type = settings.text("model_type")
+    if model_type is not None:
+        return model_type == "ColBERT"
+    if any(name.startswith("pylate.") for name in module_names):
+        return True
+    return bool(module_names) and any(key in settings for key in PYLATE_KEYS)
 
 
-def _pooling(folder: ModelFolder, name: str) -> tuple[tuple[str, ...], bool]:
+def _read_pooling(folder: ModelFolder, file_name: str) -> tuple[tuple[str, ...], bool]:
     """Return the pooling modes under our names, and True if prompts are pooled."""
-    if not is_regular(folder / name):
-        raise ModelError(f"{folder / name}: file not found; it sets the pooling")
-    raw = folder.json_object(name)
-    if "pooling_mode" in raw:
-        modes = raw["pooling_mode"]
-        modes = modes if isinstance(modes, list) else [modes]
-        if not modes or any(mode not in [*MODES] for mode in modes):
-            raise raw.bad("pooling_mode", f"one or more of {', '.join(MODES)}")
+    if not is_regular(folder / file_name):
+        raise ModelError(f"{folder / file_name}: file not found; it sets the pooling")
+    config = folder.json_object(file_name)
+    if "pooling_mode" in config:
+        modes = config["pooling_mode"]
+        if not isinstance(modes, list):
+            modes = [modes]
+        if not modes or any(mode not in [*POOLING_NAMES] for mode in modes):
+            raise config.bad("pooling_mode", f"one or more of {', '.join(POOLING_NAMES)}")
     else:
-        modes = [mode for key, mode in LEGACY.items() if raw.switch(key)] or ["mean"]
-    include = raw.switch("include_prompt")
-    return tuple(MODES[name] for name in modes), include is not False
+        modes = [mode for key, mode in LEGACY_POOLING_KEYS.items() if config.switch(key)]
+    include_prompt = config.switch("include_prompt")
+    return tuple(POOLING_NAMES[mode] for mode in modes or ["mean"]), include_prompt is not False
 
 
 def default_prompt(folder: ModelFolder) -> str:
     """Return the default prompt of a cross-encoder; "" if its folder sets none."""
-    prompts, name = _prompts(folder.json_object(CONFIG))
+    prompts, name = _read_prompts(folder.json_object(SENTENCE_CONFIG))
     return prompts[name] if name else ""
 
 
-def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
+def _read_prompts(config: JsonObject) -> tuple[dict[str, str], str | None]:
     """Return the prompts by name, and the name of the default prompt."""
-    prompts = raw.object("prompts")
+    prompts = config.object("prompts")
     prompts.check_keys(is_text, "names as keys")
     texts = {name: prompts.text(name) or "" for name in prompts}
-    default = raw.text("default_prompt_name")
+    default = config.text("default_prompt_name")
     if default is not None and default not in texts:
         raise ModelError(
-            f"{raw.source}: default_prompt_name is {default!r}, which is none of the prompts",
+            f"{config.source}: default_prompt_name is {default!r}, which is none of the prompts",
             f"available: {', '.join(texts) or 'none'}",
         )
     return texts, default
@@ -407,7 +431,7 @@ def _prompts(raw: JsonObject) -> tuple[dict[str, str], str | None]:
 # --- options resolved with a folder ---
 
 
-def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
+def resolve_options(options: EmbedOptions, sentence: SentenceSettings) -> EmbedOptions:
     """Return the options with the settings of the folder in place of "auto" and None.
 
     Normalization and ``dim`` of the folder apply only to text vectors, not to token vectors.
@@ -424,9 +448,9 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
             option("dtype", options.dtype): options.dtype not in ("auto", "float32"),
             option("device", options.device): options.device not in ("auto", "cpu"),
         }
-        for what in filter(impossible.get, impossible):
+        for name in filter(impossible.get, impossible):
             raise UsageError(
-                f"{what} is not possible: this model is a table of token vectors, not an encoder",
+                f"{name} is not possible: this model is a table of token vectors, not an encoder",
                 "leave it out, or use a model with an encoder",
             )
         options = replace(options, special_tokens=False)
@@ -448,29 +472,31 @@ def settled(options: EmbedOptions, sentence: Sentence) -> EmbedOptions:
     )
 
 
-def prepared(
-    records: Sequence[Record], prompt: str, *, lower: bool, most: int | None = None
+def prepare_records(
+    records: Sequence[Record], prompt: str, *, lower: bool, max_characters: int | None = None
 ) -> Sequence[Record]:
     """Return records with the prompt before each text; with ``lower``, in lower case.
 
-    Strings are cut to ``most`` characters. Pre-split words are not cut.
+    Strings are cut to ``max_characters``. Pre-split words are not cut.
     """
-    if not (prompt or lower or most):
+    if not (prompt or lower or max_characters):
         return records
 
-    def change(text: Text) -> Text:
+    def lower_and_cut(text: Text) -> Text:
         if isinstance(text, list):
             return [word.lower() for word in text] if lower else text
-        return (text.lower() if lower else text)[:most]
+        return (text.lower() if lower else text)[:max_characters]
 
-    block = RecordBatch.of(records)
-    words = prompt.split()
-    texts = [[*words, *text] if isinstance(text, list) else prompt + text for text in block.texts]
-    pairs = block.pairs and [None if pair is None else change(pair) for pair in block.pairs]
-    return replace(block, texts=list(map(change, texts)), pairs=pairs)
+    batch = RecordBatch.of(records)
+    prompt_words = prompt.split()
+    texts: list[Text] = [
+        [*prompt_words, *text] if isinstance(text, list) else prompt + text for text in batch.texts
+    ]
+    pairs = batch.pairs and [None if pair is None else lower_and_cut(pair) for pair in batch.pairs]
+    return replace(batch, texts=[lower_and_cut(text) for text in texts], pairs=pairs)
 
 
-def layers_in(value: Any, name: str = "layers") -> tuple[int, ...]:
+def parse_layers(value: Any, name: str = "layers") -> tuple[int, ...]:
     """Return layer numbers from an int, an iterable of ints, or a string such as "-1,-2".
 
     Raises UsageError for any other value, with ``name`` as the option.
@@ -485,24 +511,24 @@ def layers_in(value: Any, name: str = "layers") -> tuple[int, ...]:
         ) from None
 
 
-def refuse_format(form: str, options: EmbedOptions) -> None:
+def refuse_format(file_format: str, options: EmbedOptions) -> None:
     """Raise UsageError for a file format that cannot hold the rows of these options."""
-    file_format = FORMATS[form]
-    if options.per_token and not file_format.can_hold(Holds.SEVERAL_VECTORS):
+    can_hold = FORMATS[file_format].can_hold
+    if options.per_token and not can_hold(Holds.SEVERAL_VECTORS):
         raise UsageError(
-            f"{form} holds one vector per row, and each text has several",
+            f"{file_format} holds one vector per row, and each text has several",
             "use -f jsonl, parquet or npy",
         )
-    if options.sparse and not file_format.can_hold(Holds.TERMS):
+    if options.sparse and not can_hold(Holds.TERMS):
         raise UsageError(
-            f"{option('sparse')}: weights of terms cannot be written as {form}",
+            f"{option('sparse')}: weights of terms cannot be written as {file_format}",
             f"one of {', '.join(names_of(Holds.TERMS))}",
         )
 
 
-def refuse_stream(form: str, precision: str) -> None:
+def refuse_stream(file_format: str, precision: str) -> None:
     """Raise OutputError for a file format or precision that requires all rows at once."""
-    if not FORMATS[form].is_streamed:
-        raise OutputError(f"{form} cannot go to a pipe", "use -o FILE")
+    if not FORMATS[file_format].is_streamed:
+        raise OutputError(f"{file_format} cannot go to a pipe", "use -o FILE")
     if precision in RANGED:
         raise OutputError(f"{option('precision', precision)} cannot go to a pipe", "use -o FILE")

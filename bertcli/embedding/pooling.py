@@ -28,12 +28,12 @@ from bertcli.tokenizing.batch import Column, Encoded, TokenBatch
 def _weighted_mean(tokens: Any, skip: int) -> Any:
     """Return the mean with weights 1, 2, 3, ...; skipped tokens count as positions (SGPT)."""
     ones = library_of(tokens).ones_like(tokens[:1, ..., :1])
-    places = ones.cumsum(1) + skip  # [1, L - skip, ..., 1]
-    return (tokens * places).sum(1) / places.sum(1)
+    positions = ones.cumsum(1) + skip  # [1, L - skip, ..., 1]
+    return (tokens * positions).sum(1) / positions.sum(1)
 
 
 # tokens [B, L - skip, ..., D], number of skipped tokens before them -> [B, ..., D]
-POOLINGS: Mapping[str, Callable[[Any, int], Any]] = {
+POOLING_FUNCTIONS: Mapping[str, Callable[[Any, int], Any]] = {
     "cls": lambda tokens, skip: tokens[:, 0],
     "max": lambda tokens, skip: library_of(tokens).amax(tokens, 1),
     "mean": lambda tokens, skip: tokens.mean(1),
@@ -55,9 +55,9 @@ class Pooling:
         """Return a vector [..., D] per text; with "none", the token vectors [L, ..., D]."""
         match self.modes:
             case ("none",):
-                return split(states, lengths)
+                return split_by_sizes(states, lengths)
             case ("pooler",):
-                return widened(model.pool_first(states))
+                return widen_half_precision(model.pool_first(states))
         return pool(states, lengths, self.modes, self.skip)
 
 
@@ -73,23 +73,23 @@ def pool(states: Any, lengths: Sequence[int], modes: Sequence[str], skip: int = 
     concat = library_of(states).concat
     pooled = []
     start = 0
-    for length, same in groupby(lengths):
-        end = start + sum(same)
-        tokens = widened(states[start:end].reshape(-1, length, *states.shape[1:]))
-        omitted = min(skip, length - 1)
-        left = tokens[:, omitted:]
-        pooled.append(concat([POOLINGS[mode](left, omitted) for mode in modes], -1))
+    for length, equal_lengths in groupby(lengths):
+        end = start + sum(equal_lengths)
+        tokens = widen_half_precision(states[start:end].reshape(-1, length, *states.shape[1:]))
+        skipped = min(skip, length - 1)
+        unskipped = tokens[:, skipped:]
+        pooled.append(concat([POOLING_FUNCTIONS[mode](unskipped, skipped) for mode in modes], -1))
         start = end
     return concat(pooled)
 
 
-def split(states: Any, sizes: Sequence[int]) -> list[Any]:
+def split_by_sizes(states: Any, sizes: Sequence[int]) -> list[Any]:
     """Split an array [T, ...] into consecutive slices of these sizes."""
     ends = zip(accumulate(sizes), sizes, strict=True)
     return [states[end - size : end] for end, size in ends]
 
 
-def widened(states: Any) -> Any:
+def widen_half_precision(states: Any) -> Any:
     """Return half precision as float32. NumPy arrays are returned unchanged: they are float32."""
     library = library_of(states)
     if library is np:
@@ -105,15 +105,17 @@ def pool_windows(
     ``counts`` is the number of consecutive windows of each text. The vector of a text is the mean
     of its windows weighted by ``weights``, the number of tokens of each window.
     """
-    averaged = []
-    shares = split(np.asarray(weights, vectors.dtype), counts)
-    for windows, share in zip(split(vectors, counts), shares, strict=True):
-        share = (share / share.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
-        averaged.append((windows * share).sum(0))  # a single window is unchanged: share 1
-    return np.stack(averaged)
+    means = []
+    weights_of_texts = split_by_sizes(np.asarray(weights, vectors.dtype), counts)
+    for windows, window_weights in zip(
+        split_by_sizes(vectors, counts), weights_of_texts, strict=True
+    ):
+        shares = (window_weights / window_weights.sum()).reshape(-1, *[1] * (vectors.ndim - 1))
+        means.append((windows * shares).sum(0))  # a single window is unchanged: share 1
+    return np.stack(means)
 
 
-def finish(
+def truncate_and_normalize(
     vectors: np.ndarray, *, dim: int | None = None, normalize: bool = False, dim_last: bool = False
 ) -> np.ndarray:
     """Truncate vectors [..., D] to ``dim`` dimensions, then normalize them to length 1.
@@ -121,7 +123,7 @@ def finish(
     With ``dim_last``, normalize before truncating. A zero vector is unchanged.
     """
     if dim_last:
-        return finish(vectors, normalize=normalize)[..., :dim]
+        return truncate_and_normalize(vectors, normalize=normalize)[..., :dim]
     vectors = vectors[..., :dim]
     if not normalize:
         return vectors
@@ -131,50 +133,52 @@ def finish(
 
 # --- vectors of records ---
 
-TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")
-WORD_COLUMNS = ("word_ids", "sequence_ids", "offset_mapping")  # required by `words_of`
-PLACES = "places"  # token positions, a column required by `joined`
-OF_WORDS = {"first": "cls", "last": "lasttoken"}  # word pooling -> pooling of its tokens
+TOKEN_COLUMNS = ("tokens", "offset_mapping", "sequence_ids")  # of `TokenFields`, in its order
+POSITIONS = "positions"  # token positions before truncation, a column required by `merge_windows`
+TOKEN_POOLINGS = {"first": "cls", "last": "lasttoken"}  # word pooling -> pooling of its tokens
 
 
-class TokenVectors(NamedTuple):
-    """The tokens or words of a record, in the order of its vectors."""
+class TokenFields(NamedTuple):
+    """The output fields that describe the tokens or words of a record, beside their vectors."""
 
     name: str  # "tokens" or "words"
     texts: list[str]
     offsets: list[tuple[int, int]]  # in characters of the sentence; of the word if pre-split
     sequences: list[int | None]  # 0 for the text, 1 for its pair, None for special tokens
 
-    def fields(self, *, pair: bool) -> dict[str, Any]:
+    def as_fields(self, *, pair: bool) -> dict[str, Any]:
         """Return the output fields; with ``pair``, include the sequence ids."""
         fields: dict[str, Any] = {self.name: self.texts, "offsets": self.offsets}
         return fields | ({"sequence_ids": self.sequences} if pair else {})
 
 
-def words_of(encoded: Encoded) -> tuple[TokenVectors, list[slice]]:
+def words_with_tokens(encoded: Encoded) -> tuple[TokenFields, list[slice]]:
     """Return the words of a record in order, and the slice of tokens of each word.
 
-    Special tokens belong to no word. ``encoded`` must have the columns of WORD_COLUMNS, with
-    offsets in characters.
+    Special tokens belong to no word. ``encoded`` must have the columns word_ids, sequence_ids and
+    offset_mapping, with offsets in characters.
     """
     sentences = (encoded.record.text, encoded.record.pair)
-    places = [*zip(*(encoded.columns[name] for name in WORD_COLUMNS[:2]), strict=True)]
-    offsets = encoded.columns["offset_mapping"]
-    words = TokenVectors("words", [], [], [])
-    tokens = []
-    for (number, sequence), group in groupby(range(len(places)), key=places.__getitem__):
-        if number is None or sequence is None:
+    columns = encoded.columns
+    keys = [*zip(columns["word_ids"], columns["sequence_ids"], strict=True)]
+    offsets = columns["offset_mapping"]
+    words = TokenFields("words", [], [], [])
+    tokens_of_words = []
+    for (word, sequence), group in groupby(range(len(keys)), key=keys.__getitem__):
+        if word is None or sequence is None:
             continue
-        at = [*group]
-        span = offsets[at[0]][0], offsets[at[-1]][1]
+        tokens = [*group]
+        start = offsets[tokens[0]][0]
+        end = offsets[tokens[-1]][1]
         sentence = sentences[sequence] or ""
-        words.texts.append(
-            sentence[slice(*span)] if isinstance(sentence, str) else sentence[number]
-        )
-        words.offsets.append(span)
+        if isinstance(sentence, str):
+            words.texts.append(sentence[start:end])
+        else:
+            words.texts.append(sentence[word])
+        words.offsets.append((start, end))
         words.sequences.append(sequence)
-        tokens.append(slice(at[0], at[-1] + 1))
-    return words, tokens
+        tokens_of_words.append(slice(tokens[0], tokens[-1] + 1))
+    return words, tokens_of_words
 
 
 def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
@@ -184,11 +188,11 @@ def pool_words(vectors: Any, words: Sequence[slice], how: str) -> Any:
     """
     if not words:
         return vectors[:0]
-    pooled = POOLINGS[OF_WORDS.get(how, how)]
-    return np.concatenate([pooled(vectors[np.newaxis, tokens], 0) for tokens in words])
+    pooling = POOLING_FUNCTIONS[TOKEN_POOLINGS.get(how, how)]
+    return np.concatenate([pooling(vectors[np.newaxis, tokens], 0) for tokens in words])
 
 
-def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:
+def merge_windows(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded, np.ndarray]:
     """Merge the windows of one record; return each token once, with the vectors [L, D...].
 
     A token in several windows is taken from the window with the most context: the largest distance
@@ -197,40 +201,44 @@ def joined(windows: Sequence[Encoded], vectors: Sequence[Any]) -> tuple[Encoded,
     """
     if len(windows) == 1:
         return windows[0], vectors[0]
-    candidates = []
-    for number, window in enumerate(windows):
-        sequences = window.columns["sequence_ids"]
-        for sequence, part in groupby(range(len(sequences)), key=sequences.__getitem__):
-            tokens = [*part]
-            for at in tokens:
-                context = 0 if sequence is None else min(at - tokens[0], tokens[-1] - at)
-                candidates.append((window.columns[PLACES][at], -context, number, at))
-    # position -> (window, token). Sorted in reverse, so the best candidate is written last.
-    best = {place: (number, at) for place, _, number, at in sorted(candidates, reverse=True)}
-    picked = [*best.values()][::-1]
+    candidates = []  # (position in the text, -context, window, token of the window)
+    for window, encoded in enumerate(windows):
+        sequences = encoded.columns["sequence_ids"]
+        for sequence, group in groupby(range(len(sequences)), key=sequences.__getitem__):
+            tokens = [*group]
+            for token in tokens:
+                context = 0 if sequence is None else min(token - tokens[0], tokens[-1] - token)
+                candidates.append((encoded.columns[POSITIONS][token], -context, window, token))
+    # Sorted in reverse, so the best candidate of a position is written last.
+    best = {position: (window, token) for position, _, window, token in sorted(candidates)[::-1]}
+    chosen = [*best.values()][::-1]
     columns: dict[str, Column] = {
-        name: [windows[number].columns[name][at] for number, at in picked]
+        name: [windows[window].columns[name][token] for window, token in chosen]
         for name in windows[0].columns
     }
-    return windows[0]._replace(columns=columns), np.stack([vectors[n][at] for n, at in picked])
+    chosen_vectors = np.stack([vectors[window][token] for window, token in chosen])
+    return windows[0]._replace(columns=columns), chosen_vectors
 
 
 class EmbeddedBlock:
-    """Records with their tokens and vectors.
+    """Records with their tokens and vectors, from the model to what writes or compares them.
 
-    ``vectors`` is an array [n, D...] with one vector per record. With token or word vectors, it is
-    a list of arrays [L, D...], and ``pieces`` holds the tokens or words of each record.
+    ``vectors`` is an array [n, D...] with one vector per record, or a list of an array [L, D...]
+    per record: its token or word vectors, or its term weights. With token or word vectors,
+    ``token_fields`` describes the tokens or words of each record. This is not a `Table`, because
+    writers and searches need the records and token counts as well as the vectors. ``records`` may
+    be replaced by records with fewer fields.
     """
 
     def __init__(
         self,
         batch: TokenBatch,
         vectors: np.ndarray | list[np.ndarray],
-        pieces: list[TokenVectors] | None = None,
+        token_fields: list[TokenFields] | None = None,
     ) -> None:
         self.batch = batch
         self.vectors = vectors
-        self.pieces = pieces
+        self.token_fields = token_fields
         self.records = batch.records
 
     @property

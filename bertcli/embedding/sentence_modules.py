@@ -1,7 +1,7 @@
 """The modules after the pooling of a sentence model (Dense, Normalize, LayerNorm), in NumPy.
 
 Each module takes token or text vectors [..., D]. The result for a vector is bit-identical whatever
-other vectors are in the array. `options` reads which modules a folder has; `write_sentence_parts`
+other vectors are in the array. `options` reads which modules a folder has; `write_sentence_files`
 writes the files of a sentence model that sentence-transformers can read. Source:
 sentence-transformers 6.2, Dense, Normalize, LayerNorm; activations are the classes of torch.nn with
 their default arguments.
@@ -17,8 +17,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from bertcli.embedding.options import CONFIG, LEGACY, MODES, EmbedOptions, Sentence
-from bertcli.embedding.pooling import finish
+from bertcli.embedding.options import (
+    LEGACY_POOLING_KEYS,
+    POOLING_NAMES,
+    SENTENCE_CONFIG,
+    EmbedOptions,
+    SentenceSettings,
+)
+from bertcli.embedding.pooling import truncate_and_normalize
 from bertcli.errors import ModelError, option
 from bertcli.formats.safetensors import write_arrays
 from bertcli.io.typed_json import AGAIN, read_object, write_json
@@ -26,14 +32,14 @@ from bertcli.model_folder.files import SentenceModule, WeightFiles
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.activations import TORCH_CLASSES, array_function
 
-MODULE = "config.json"  # config of a module, beside its weights
-EPSILON = 1e-5  # default of torch.nn.LayerNorm
+MODULE_CONFIG = "config.json"  # of a module, beside its weights
+LAYER_NORM_EPSILON = 1e-5  # default of torch.nn.LayerNorm
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
     """Return the softmax of scores [..., D] over the last axis."""
-    raised = np.exp(x - x.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,16 @@ class Dense:
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the outputs [..., out] of the layer for vectors [..., in]."""
-        linear = _product(vectors, self.weight)
-        linear = linear if self.bias is None else linear + self.bias
-        result = array_function(self.activation)(linear)
+        linear = _stable_product(vectors, self.weight)
+        if self.bias is not None:
+            linear = linear + self.bias
+        outputs = array_function(self.activation)(linear)
         if self.residual is not None:
-            result = result + _product(vectors, self.residual)
-        return np.asarray(result, np.float32)
+            outputs = outputs + _stable_product(vectors, self.residual)
+        return np.asarray(outputs, np.float32)
 
 
-def _product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _stable_product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return the product [..., out] of vectors [..., in] and a weight [out, in].
 
     Unlike a matrix product, the bits of a row do not depend on the number of rows.
@@ -75,7 +82,7 @@ class UnitLength:
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Return the vectors scaled to length 1."""
-        return finish(vectors, normalize=True)
+        return truncate_and_normalize(vectors, normalize=True)
 
 
 @dataclass(frozen=True)
@@ -90,36 +97,44 @@ class VectorNorm:
         """Return the normalized vectors [..., D]."""
         centred = vectors - vectors.mean(-1, keepdims=True)
         variance = np.square(centred).mean(-1, keepdims=True)
-        scaled = centred / np.sqrt(variance + np.float32(EPSILON))
+        scaled = centred / np.sqrt(variance + np.float32(LAYER_NORM_EPSILON))
         return np.asarray(scaled * self.weight + self.bias, np.float32)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """Return vectors [n, D] scaled to length 1, in float64; a zero vector is unchanged."""
-    wide = vectors.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    return np.divide(wide, lengths, out=np.zeros_like(wide), where=lengths > 0)
+    doubles = vectors.astype(np.float64)
+    lengths = np.linalg.norm(doubles, axis=1, keepdims=True)
+    return np.divide(doubles, lengths, out=np.zeros_like(doubles), where=lengths > 0)
 
 
 VectorModule: TypeAlias = Dense | UnitLength | VectorNorm  # a module after the pooling
 
 
-def read_chain(folder: ModelFolder, modules: Iterable[SentenceModule]) -> tuple[VectorModule, ...]:
+def read_modules(
+    folder: ModelFolder, modules: Iterable[SentenceModule]
+) -> tuple[VectorModule, ...]:
     """Return the modules, read from their folders, in order.
 
     Raises ModelError for a module with missing or misshapen weights or an unsupported activation.
     """
-    return tuple(READERS[module.class_name](folder.subfolder(module.path)) for module in modules)
+    return tuple(
+        MODULE_READERS[module.class_name](folder.subfolder(module.path)) for module in modules
+    )
 
 
-def width_after(chain: Iterable[VectorModule], width: int, where: ModelFolder) -> int:
-    """Return the width of vectors after modules. Raises ModelError if the widths do not match."""
-    for module in chain:
+def output_width(modules: Iterable[VectorModule], width: int, folder: ModelFolder) -> int:
+    """Return the width of vectors after modules, from their ``width`` before them.
+
+    Raises ModelError, with the folder, if the widths do not match.
+    """
+    for module in modules:
         if isinstance(module, UnitLength):
             continue
-        if (takes := module.weight.shape[-1]) != width:
+        input_width = module.weight.shape[-1]
+        if input_width != width:
             raise ModelError(
-                f"{where}: {module.kind} takes vectors of {takes} dimensions, "
+                f"{folder}: {module.kind} takes vectors of {input_width} dimensions, "
                 f"and those before it have {width}",
                 f"give {option('pooling')} (mean, cls, ...) to take the vectors of the "
                 "encoder inside",
@@ -128,44 +143,46 @@ def width_after(chain: Iterable[VectorModule], width: int, where: ModelFolder) -
     return width
 
 
-def described(chain: Sequence[VectorModule]) -> list[dict[str, Any]]:
-    """Return the kinds of modules and the sha256 of their arrays, for manifests."""
+def describe_modules(modules: Sequence[VectorModule]) -> list[dict[str, Any]]:
+    """Return the name and the sha256 of the arrays of each module, for manifests."""
     import hashlib  # only runs that write a manifest need it
 
-    rows = []
-    for module in chain:
+    descriptions = []
+    for module in modules:
         digest = hashlib.sha256(getattr(module, "activation", "").encode())
         for array in vars(module).values():
             if isinstance(array, np.ndarray):
                 digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
-        rows.append({"kind": module.kind, "sha256": digest.hexdigest()})
-    return rows
+        descriptions.append({"kind": module.kind, "sha256": digest.hexdigest()})
+    return descriptions
 
 
 # --- reading ---
 
 
-def _dense(folder: ModelFolder) -> Dense:
-    config = folder.json_object(MODULE)
+def _read_dense(folder: ModelFolder) -> Dense:
+    config = folder.json_object(MODULE_CONFIG)
     # Tanh is the default of sentence-transformers.
-    named = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
-    name = named.rpartition(".")[2]
+    function = config.text("activation_function") or "torch.nn.modules.activation.Tanh"
+    activation = function.rpartition(".")[2]
     files = folder.require_weights()
-    if name not in TORCH_CLASSES or not named.startswith("torch.nn."):
-        problem = f"{config.source}: unsupported activation {named}"
-        raise ModelError(problem, f"bertcli has {', '.join(TORCH_CLASSES)}")
-    layer = linear_in(files, folder, "linear.")
+    if activation not in TORCH_CLASSES or not function.startswith("torch.nn."):
+        raise ModelError(
+            f"{config.source}: unsupported activation {function}",
+            f"bertcli has {', '.join(TORCH_CLASSES)}",
+        )
+    layer = read_linear(files, folder, "linear.")
     residual = None
     if config.switch("use_residual"):
-        tensors = arrays_in(files, "residual.")
+        tensors = read_float_arrays(files, "residual.")
         shape = layer.weight.shape
         if shape[0] == shape[1]:
             tensors.setdefault("residual.weight", np.eye(shape[0], dtype=np.float32))
-        residual = _shaped(tensors, "residual.weight", folder, shape)
-    return replace(layer, activation=name, residual=residual)
+        residual = _checked_tensor(tensors, "residual.weight", folder, shape)
+    return replace(layer, activation=activation, residual=residual)
 
 
-def _shaped(
+def _checked_tensor(
     tensors: Mapping[str, np.ndarray], name: str, location: object, shape: int | tuple[int, ...]
 ) -> np.ndarray:
     """Return the tensor of this name. Raises ModelError if it is missing or misshapen.
@@ -180,52 +197,54 @@ def _shaped(
     return tensor
 
 
-def _vector_norm(folder: ModelFolder) -> VectorNorm:
-    tensors = arrays_in(folder.require_weights())
-    weight = _shaped(tensors, "norm.weight", folder, 1)
-    return VectorNorm(weight, _shaped(tensors, "norm.bias", folder, weight.shape))
+def _read_vector_norm(folder: ModelFolder) -> VectorNorm:
+    tensors = read_float_arrays(folder.require_weights())
+    weight = _checked_tensor(tensors, "norm.weight", folder, 1)
+    return VectorNorm(weight, _checked_tensor(tensors, "norm.bias", folder, weight.shape))
 
 
-def linear_in(files: WeightFiles, where: object, before: str = "") -> Dense:
-    """Return the linear layer whose tensor names start with ``before``.
+def read_linear(files: WeightFiles, location: object, prefix: str = "") -> Dense:
+    """Return the linear layer whose tensor names start with ``prefix``.
 
-    Raises ModelError if there is none.
+    Raises ModelError, with the location, if there is none.
     """
-    tensors = arrays_in(files, before)
-    weight = _shaped(tensors, f"{before}weight", where, 2)
+    tensors = read_float_arrays(files, prefix)
+    weight = _checked_tensor(tensors, f"{prefix}weight", location, 2)
     bias = None
-    if f"{before}bias" in tensors:
-        bias = _shaped(tensors, f"{before}bias", where, weight.shape[:1])
+    if f"{prefix}bias" in tensors:
+        bias = _checked_tensor(tensors, f"{prefix}bias", location, weight.shape[:1])
     return Dense(weight, bias)
 
 
-def arrays_in(files: WeightFiles, before: str = "") -> dict[str, np.ndarray]:
-    """Return the tensors whose names start with ``before``, as float32, by name."""
+def read_float_arrays(files: WeightFiles, prefix: str = "") -> dict[str, np.ndarray]:
+    """Return the tensors whose names start with ``prefix``, as float32, by name."""
     # Imported here because few models have such modules.
     from bertcli.model_folder.tensors import as_float32, map_tensor, read_tensors
 
     return {
         tensor.name: as_float32(map_tensor(tensor), tensor).copy()
         for tensor in read_tensors(files)
-        if tensor.name.startswith(before)
+        if tensor.name.startswith(prefix)
     }
 
 
-READERS: Mapping[str, Callable[[ModelFolder], VectorModule]] = {
-    "Dense": _dense,
+MODULE_READERS: Mapping[str, Callable[[ModelFolder], VectorModule]] = {
+    "Dense": _read_dense,
     "Normalize": lambda folder: UnitLength(),
-    "LayerNorm": _vector_norm,
+    "LayerNorm": _read_vector_norm,
 }
 
 
-IDENTITY = "torch.nn.modules.linear.Identity"
+# --- writing ---
+
+IDENTITY = "torch.nn.modules.linear.Identity"  # activation of a Dense module
 
 
-def write_sentence_parts(
+def write_sentence_files(
     folder: Path,
     options: EmbedOptions,
     base: ModelFolder,
-    sentence: Sentence,
+    sentence: SentenceSettings,
     *,
     max_length: int,
     width: int,
@@ -238,44 +257,55 @@ def write_sentence_parts(
     Dense module: weight [out, in], bias [out].
     """
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
-    pooling |= {key: MODES[name] in options.modes for key, name in LEGACY.items()}
+    pooling |= {
+        key: POOLING_NAMES[name] in options.modes for key, name in LEGACY_POOLING_KEYS.items()
+    }
     pooling["include_prompt"] = sentence.include_prompt
-    chain: list[tuple[str, ModelFolder | dict[str, Any]]] = [("Pooling", pooling)]
-    chain += [(module.class_name, base.subfolder(module.path)) for module in sentence.of_texts]
-    chain += [("Normalize", {})] * bool(options.normalize)
+    # Name of each module, and its config or the folder that it is copied from.
+    modules: list[tuple[str, ModelFolder | dict[str, Any]]] = [("Pooling", pooling)]
+    modules += [(module.class_name, base.subfolder(module.path)) for module in sentence.of_texts]
+    if options.normalize:
+        modules.append(("Normalize", {}))
     if layer:
         weight, bias = layer
         outputs, inputs = weight.shape
         dense = {"in_features": inputs, "out_features": outputs, "bias": True}
-        chain.append(("Dense", dense | {"activation_function": IDENTITY}))
-    kinds = {"": "Transformer"}
-    for at, (kind, content) in enumerate(chain, 1):
-        place = folder / f"{at}_{kind}"
-        kinds[place.name] = kind
-        place.mkdir()
+        modules.append(("Dense", dense | {"activation_function": IDENTITY}))
+    names = {"": "Transformer"}
+    for number, (name, content) in enumerate(modules, 1):
+        module_folder = folder / f"{number}_{name}"
+        names[module_folder.name] = name
+        module_folder.mkdir()
         if isinstance(content, dict):
-            write_json(place / "config.json", content)
+            write_json(module_folder / MODULE_CONFIG, content)
         else:
-            for path in (content / "config.json", *content.weights.all_files):
+            for path in (content / MODULE_CONFIG, *content.weights.all_files):
                 if path.is_file():
-                    shutil.copyfile(path, place / path.name)
-    if layer:  # `place` is the folder of the last module, the Dense layer
-        with (place / "model.safetensors").open("wb") as file:
+                    shutil.copyfile(path, module_folder / path.name)
+    if layer:  # `module_folder` is that of the last module, the Dense layer
+        with (module_folder / "model.safetensors").open("wb") as file:
             write_arrays(file, {"linear.weight": weight, "linear.bias": bias})
-    put_modules(folder, kinds)
+    write_modules_file(folder, names)
     limits = {"max_seq_length": max_length, "do_lower_case": sentence.lower_case}
     write_json(folder / "sentence_bert_config.json", limits)
-    if (base / CONFIG).is_file():
-        shutil.copyfile(base / CONFIG, folder / CONFIG)
+    if (base / SENTENCE_CONFIG).is_file():
+        shutil.copyfile(base / SENTENCE_CONFIG, folder / SENTENCE_CONFIG)
     if layer and sentence.dim:  # truncate_dim is for the vectors before the layer
-        config = read_object(folder / CONFIG)
-        write_json(folder / CONFIG, {key: config[key] for key in config if key != "truncate_dim"})
+        config = read_object(folder / SENTENCE_CONFIG)
+        write_json(
+            folder / SENTENCE_CONFIG, {key: config[key] for key in config if key != "truncate_dim"}
+        )
 
 
-def put_modules(folder: Path, kinds: Mapping[str, str]) -> None:
-    """Write modules.json. ``kinds`` maps the path of each module to its kind, in order."""
-    rows = [
-        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for at, (path, kind) in enumerate(kinds.items())
+def write_modules_file(folder: Path, names: Mapping[str, str]) -> None:
+    """Write modules.json. ``names`` maps the path of each module to its class name, in order."""
+    entries = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": path,
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for index, (path, name) in enumerate(names.items())
     ]
-    write_json(folder / "modules.json", rows)
+    write_json(folder / "modules.json", entries)

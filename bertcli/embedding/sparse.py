@@ -28,11 +28,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.late_interaction import DOCUMENT, QUERY, linear
-from bertcli.embedding.options import CONFIG, TERM_POOLINGS, EmbedOptions, Sentence
-from bertcli.embedding.pooling import split, widened
-from bertcli.embedding.sentence_modules import Dense, arrays_in, described
-from bertcli.engines.engine import library_of
+from bertcli.embedding.late_interaction import DOCUMENT, QUERY, read_pickled_linear
+from bertcli.embedding.options import SENTENCE_CONFIG, TERM_POOLINGS, EmbedOptions, SentenceSettings
+from bertcli.embedding.pooling import split_by_sizes, widen_half_precision
+from bertcli.embedding.sentence_modules import Dense, describe_modules, read_float_arrays
+from bertcli.engines.engine import PackedTokens, library_of
 from bertcli.errors import ModelError, UsageError, option
 from bertcli.io.typed_json import NUMBER, is_regular
 from bertcli.model_folder.files import (
@@ -44,9 +44,10 @@ from bertcli.model_folder.files import (
 )
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.tokenizer_files import sentence_limit
+from bertcli.tokenizing.batch import TokenBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-ROWS = 64  # tokens per block of scores [ROWS, V]; small because V is large
+TOKENS_PER_STEP = 64  # tokens scored at once, [TOKENS_PER_STEP, V]; few because V is large
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class TermPooling:
     layers: ClassVar[tuple[Dense, ...]] = ()  # layers after the encoder
 
     @property
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that determine the weights, for manifests."""
         return {"logarithms": self.logarithms}
 
@@ -73,31 +74,34 @@ class TermPooling:
 
         Half precision becomes float32.
         """
-        return [nonzero(self._pooled(model, text)) for text in split(states, lengths)]
+        return [
+            nonzero_terms(self._pooled(model, text)) for text in split_by_sizes(states, lengths)
+        ]
 
     def _pooled(self, model: Any, states: Any) -> Any:
         """Return the weights of all terms [V] from the states [L, D] of a text."""
-        parts = [
-            model.packed_logits(states[start : start + ROWS])
-            for start in range(0, len(states), ROWS)
+        scores = [
+            model.packed_logits(states[start : start + TOKENS_PER_STEP])
+            for start in range(0, len(states), TOKENS_PER_STEP)
         ]
-        library = library_of(parts[0])
+        library = library_of(scores[0])
         if self.how == "max":
-            largest = [library.amax(part, 0) for part in parts]
-            return self._weights(library.amax(library.stack(largest), 0))
-        return library.stack([library.sum(self._weights(part), 0) for part in parts]).sum(0)
+            maxima = [library.amax(step, 0) for step in scores]
+            return self._weights(library.amax(library.stack(maxima), 0))
+        sums = [library.sum(self._weights(step), 0) for step in scores]
+        return library.stack(sums).sum(0)
 
     def _weights(self, scores: Any) -> Any:
         """Return log(1 + max(x, 0)) of scores, applied ``logarithms`` times."""
         library = library_of(scores)
-        weights = library.clip(widened(scores), 0, None)
+        weights = library.clip(widen_half_precision(scores), 0, None)
         for _ in range(self.logarithms):
             weights = library.log1p(weights)
         return weights
 
 
 @dataclass(frozen=True)
-class OwnTerms:
+class TokenWeights:
     """Weights of the tokens of a text only; a term that occurs several times has its maximum.
 
     The weights come from a layer (BGE-M3), or from a table, which needs no model. Source:
@@ -115,11 +119,11 @@ class OwnTerms:
         return (self.layer,) if self.layer else ()
 
     @property
-    def described(self) -> dict[str, Any]:
+    def manifest_settings(self) -> dict[str, Any]:
         """The settings that determine the weights, for manifests."""
         if self.table is not None:
             return {"table": hashlib.sha256(self.table.tobytes()).hexdigest()}
-        return {"layer": described(self.layers), "left_out": sorted(self.left_out)}
+        return {"layer": describe_modules(self.layers), "left_out": sorted(self.left_out)}
 
     def terms(self, ids: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the terms [k, 2] of a text from its token ids [L] and token weights [L, 1].
@@ -128,7 +132,7 @@ class OwnTerms:
         """
         weights = weights[:, 0] if self.table is None else self.table[ids]
         used = (weights != 0) & ~np.isin(ids, [*self.left_out])
-        return merged([np.stack([ids[used], weights[used]], 1)], self.how)
+        return merge_terms([np.stack([ids[used], weights[used]], 1)], self.how)
 
     def __call__(self, model: Any, states: Any, lengths: Sequence[int]) -> list[Any]:
         """Return the weight of each token of each text, [L, 1]."""
@@ -139,40 +143,54 @@ class OwnTerms:
             else:
                 weights = layer(states.float().cpu().numpy())
                 states = library.from_numpy(weights).to(states.device)
-        return split(states, lengths)
+        return split_by_sizes(states, lengths)
 
 
-TermMaker = TermPooling | OwnTerms
+# Reduces the states of texts to term weights, and says how weights of windows are merged.
+TermReduction = TermPooling | TokenWeights
 
 
-def nonzero(weights: Any) -> Any:
+def nonzero_terms(weights: Any) -> Any:
     """Return the terms [k, 2] whose weight is not 0, from the weights [V] of all terms."""
     library = library_of(weights)
     ids = library.argwhere(weights)  # [k, 1]
     return library.concat([ids, weights[ids]], 1)
 
 
-def largest(terms: np.ndarray, most: int | None) -> np.ndarray:
-    """Return the ``most`` terms [k, 2] with the largest weights; ties keep the lower id.
+def largest_terms(terms: np.ndarray, count: int | None) -> np.ndarray:
+    """Return the ``count`` terms [k, 2] with the largest weights; ties keep the lower id.
 
-    The order of ids is kept. ``most`` None keeps all terms.
+    The order of ids is kept. ``count`` None keeps all terms.
     """
-    if most is None or len(terms) <= most:
+    if count is None or len(terms) <= count:
         return terms
-    best = np.argsort(-terms[:, 1], kind="stable")[:most]
+    best = np.argsort(-terms[:, 1], kind="stable")[:count]
     return terms[np.sort(best)]
 
 
-def merged(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
+def terms_of_records(reduction: TermReduction, batch: TokenBatch, outputs: Any) -> list[np.ndarray]:
+    """Return the terms [k, 2] of each record of a batch.
+
+    ``outputs`` are the results of the reduction for each window.
+    """
+    texts = PackedTokens.of(batch)
+    ids = split_by_sizes(texts.ids, texts.lengths.tolist())
+    terms = [reduction.terms(*pair) for pair in zip(ids, outputs, strict=True)]
+    if len(batch.windows) == len(batch):
+        return terms
+    return [merge_terms(windows, reduction.how) for windows in split_by_sizes(terms, batch.windows)]
+
+
+def merge_terms(windows: Sequence[np.ndarray], how: str) -> np.ndarray:
     """Return the terms [k, 2] of a text from the terms of its windows.
 
     The weights of a term in several windows are combined by ``how``, "max" or "sum".
     """
     terms = np.concatenate(windows)
-    ids, places = np.unique(terms[:, 0], return_inverse=True)
+    ids, indices = np.unique(terms[:, 0], return_inverse=True)
     weights = np.zeros(len(ids), np.float32)
-    add: Any = np.maximum if how == "max" else np.add
-    add.at(weights, places, terms[:, 1])
+    combine: Any = np.maximum if how == "max" else np.add
+    combine.at(weights, indices, terms[:, 1])
     return np.stack([ids, weights], 1).astype(np.float32)
 
 
@@ -196,111 +214,125 @@ class TermNames:
         Weights have the fewest digits that read back to the same float32. Ids without a token, in
         models with more embeddings than tokens, are named by number: "[31000]".
         """
-        name = self.tokenizer.core.id_to_token
-        ordered = terms[np.argsort(-terms[:, 1], kind="stable")]
-        ids = ordered[:, 0].astype(int).tolist()
-        weights = ordered[:, 1].astype("U32").tolist()
-        named = [f"[{index}]" if (token := name(index)) is None else token for index in ids]
-        return dict(zip(named, map(float, weights), strict=True))
+        descending = terms[np.argsort(-terms[:, 1], kind="stable")]
+        names = [self._name(index) for index in descending[:, 0].astype(int).tolist()]
+        weights = descending[:, 1].astype("U32").tolist()
+        return dict(zip(names, map(float, weights), strict=True))
+
+    def _name(self, index: int) -> str:
+        token = self.tokenizer.core.id_to_token(index)
+        return f"[{index}]" if token is None else token
 
 
-BGE, IDF = "sparse_linear.pt", "idf.json"
+BGE_LAYER = "sparse_linear.pt"
+TABLE = "idf.json"
 LOGARITHMS = {"relu": 1, "log1p_relu": 2}  # activation -> number of logarithms
 EXAMPLE = "for example naver/splade-cocondenser-ensembledistil"
 
 
 def read_sparse(
-    folder: ModelFolder, options: EmbedOptions, sentence: Sentence
-) -> tuple[EmbedOptions, Sentence, str, Callable[[Tokenizer], TermMaker]]:
+    folder: ModelFolder, options: EmbedOptions, sentence: SentenceSettings
+) -> tuple[EmbedOptions, SentenceSettings, str, Callable[[Tokenizer], TermReduction]]:
     """Read the settings of a sparse model.
 
     Return the options and the sentence updated from its files, the architecture of the model, and a
-    function that returns the term maker for a tokenizer or raises ModelError. The pooling of a bare
+    function that returns the reduction for a tokenizer or raises ModelError. The pooling of a bare
     masked language model is "max".
 
     If queries and documents have different routes, prompt_name "query" selects queries. Raises
     ModelError for a broken file, a missing route, or modules without term weights; UsageError for
     pooling "sum" with a model that takes the maximum.
     """
-    most = options.top_terms or folder.json_object(CONFIG).whole("max_active_dims", 1)
-    options = replace(options, top_terms=most)
+    top_terms = options.top_terms or folder.json_object(SENTENCE_CONFIG).whole("max_active_dims", 1)
+    options = replace(options, top_terms=top_terms)
     modules = folder.modules
-    bge = is_regular(folder / BGE)
-    routed = not bge and has_routes(folder)
-    if routed:
+    is_bge = is_regular(folder / BGE_LAYER)
+    is_routed = not is_bge and has_routes(folder)
+    if is_routed:
         routes = folder.routes or {QUERY: [SentenceModule(TERM_TABLE, "")], DOCUMENT: []}
-        name = QUERY if options.prompt_name == QUERY else DOCUMENT
-        if name not in routes:
-            named = ", ".join(routes)
-            raise ModelError(f"{folder / ROUTER}: has no route {name!r}", f"its routes: {named}")
-        modules = routes[name]
-    table = not bge and [module.class_name for module in modules] == [TERM_TABLE]
-    if routed or table:
-        place = modules[0].path if table else transformer_path(modules)
-        limit = None if table else sentence_limit(folder.subfolder(place).sentence_settings)
+        route = QUERY if options.prompt_name == QUERY else DOCUMENT
+        if route not in routes:
+            names = ", ".join(routes)
+            raise ModelError(f"{folder / ROUTER}: has no route {route!r}", f"its routes: {names}")
+        modules = routes[route]
+    is_table = not is_bge and [module.class_name for module in modules] == [TERM_TABLE]
+    if is_routed or is_table:
+        limit = None
+        if is_table:
+            path = modules[0].path
+        else:
+            path = transformer_path(modules)
+            limit = sentence_limit(folder.subfolder(path).sentence_settings)
         prompts = {QUERY: "", DOCUMENT: "", **sentence.prompts}
-        sentence = replace(sentence, transformer=place, max_length=limit, prompts=prompts)
-    if not bge and not table:
-        pooling = _pooling(folder, modules)
-        pooling = pooling if options.pooling == "auto" else replace(pooling, how=options.pooling)
+        sentence = replace(sentence, transformer=path, max_length=limit, prompts=prompts)
+    if not is_bge and not is_table:
+        pooling = _read_term_pooling(folder, modules)
+        if options.pooling != "auto":
+            pooling = replace(pooling, how=options.pooling)
         options = replace(options, pooling=pooling.how)
         return options, sentence, "BertForMaskedLM", lambda _: pooling
     if options.pooling == "sum":
         raise UsageError(
             f"{option('pooling', 'sum')} is not possible: this model takes the maximum"
         )
-    options = replace(options, pooling="max", special_tokens=options.special_tokens and bge)
-    if bge:
-        return options, sentence, "BertModel", partial(_token_weights, folder / BGE)
-    return options, sentence, TERM_TABLE, partial(read_terms, folder.subfolder(modules[0].path))
+    options = replace(options, pooling="max", special_tokens=options.special_tokens and is_bge)
+    if is_bge:
+        return options, sentence, "BertModel", partial(_read_token_weights, folder / BGE_LAYER)
+    return (
+        options,
+        sentence,
+        TERM_TABLE,
+        partial(read_term_table, folder.subfolder(modules[0].path)),
+    )
 
 
 def has_routes(folder: ModelFolder) -> bool:
     """Return True if the model has different routes for queries and documents."""
-    return bool(folder.routes) or (not folder.modules and is_regular(folder / IDF))
+    return bool(folder.routes) or (not folder.modules and is_regular(folder / TABLE))
 
 
-def _token_weights(path: Path, tokenizer: Tokenizer) -> OwnTerms:
+def _read_token_weights(path: Path, tokenizer: Tokenizer) -> TokenWeights:
     """Read the layer of BGE-M3 that computes one weight per token."""
-    layer = replace(linear(path), activation="ReLU")
+    layer = replace(read_pickled_linear(path), activation="ReLU")
     if len(layer.weight) != 1:
         raise ModelError(f"{path}: gives a token {len(layer.weight)} weights, not one")
     special = tokenizer.special_ids()
     mask = tokenizer.roles["mask_token"]
-    return OwnTerms(layer, left_out=frozenset({*special.values()} - {special.get(mask)}))
+    return TokenWeights(layer, left_out=frozenset({*special.values()} - {special.get(mask)}))
 
 
-def read_terms(folder: ModelFolder, tokenizer: Tokenizer) -> OwnTerms:
+def read_term_table(folder: ModelFolder, tokenizer: Tokenizer) -> TokenWeights:
     """Read the table of term weights [V]: from a module's tensor, or from JSON by token.
 
     Raises ModelError for a tensor that does not have a finite weight for each token.
     """
-    named = folder.json_object("config.json").text("path")
+    path = folder.json_object("config.json").text("path")
     size = len(tokenizer)
-    if named is None and not is_regular(folder / IDF):
-        table = next(iter(arrays_in(folder.require_weights()).values()), np.zeros(0))
+    if path is None and not is_regular(folder / TABLE):
+        table = next(iter(read_float_arrays(folder.require_weights()).values()), np.zeros(0))
         if table.ndim != 1 or len(table) < size or not np.isfinite(table).all():
             raise ModelError(f"{folder}: has no weight for each of its {size} tokens")
-        return OwnTerms(table=table)
-    raw = folder.json_object((named and Path(named).name) or IDF)
+        return TokenWeights(table=table)
+    token_weights = folder.json_object((path and Path(path).name) or TABLE)
     weights = np.zeros(size, np.float32)
-    for token in raw:
+    for token in token_weights:
         index = tokenizer.core.token_to_id(token)
         if index is not None and index < size:
-            weights[index] = raw.checked(token, NUMBER) or 0
-    return OwnTerms(table=weights)
+            weights[index] = token_weights.checked(token, NUMBER) or 0
+    return TokenWeights(table=weights)
 
 
-def _pooling(folder: ModelFolder, modules: list[SentenceModule]) -> TermPooling:
+def _read_term_pooling(folder: ModelFolder, modules: list[SentenceModule]) -> TermPooling:
+    """Return the pooling of a masked language model, from the config of its SpladePooling."""
     if not modules:
         return TermPooling()
-    kinds = [module.class_name for module in modules]
-    if len(kinds) != 2 or kinds[0] not in TRANSFORMER_MODULES or kinds[1] != "SpladePooling":
+    names = [module.class_name for module in modules]
+    if len(names) != 2 or names[0] not in TRANSFORMER_MODULES or names[1] != "SpladePooling":
         raise ModelError(
-            f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(kinds)}",
+            f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(names)}",
             f"leave out {option('sparse')}, or give {option('model')} a sparse one, {EXAMPLE}",
         )
-    raw = folder.json_object(f"{modules[1].path}/config.json")
-    how = raw.choice("pooling_strategy", TERM_POOLINGS) or "max"
-    name = raw.choice("activation_function", [*LOGARITHMS]) or "relu"
-    return TermPooling(how, LOGARITHMS[name])
+    config = folder.json_object(f"{modules[1].path}/config.json")
+    how = config.choice("pooling_strategy", TERM_POOLINGS) or "max"
+    activation = config.choice("activation_function", [*LOGARITHMS]) or "relu"
+    return TermPooling(how, LOGARITHMS[activation])

@@ -24,13 +24,20 @@ from typing import Any, Literal, TypeAlias
 from bertcli.errors import BertcliError, UsageError, option
 from bertcli.versions import install_command, versions
 
-# Device files of GPUs, on systems with /proc (Linux).
-NODES = ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvmap", "/dev/kfd", "/dev/dri/render*", "/dev/dxg")
+# On systems with /proc (Linux).
+GPU_DEVICE_FILES = (
+    "/dev/nvidia*",
+    "/dev/nvhost*",
+    "/dev/nvmap",
+    "/dev/kfd",
+    "/dev/dri/render*",
+    "/dev/dxg",
+)
 
 
 def gpu_possible() -> bool:
     """Return False if torch certainly has no GPU here; True means that torch must be asked."""
-    if os.path.exists("/proc/self") and not any(map(glob, NODES)):
+    if os.path.exists("/proc/self") and not any(map(glob, GPU_DEVICE_FILES)):
         return False
     return not versions("torch").get("torch", "+cpu").endswith("+cpu")
 
@@ -74,7 +81,7 @@ class Compute:
         refuse_unknown_devices(self.device)
 
     @property
-    def beyond_openvino(self) -> str:
+    def unsupported_by_openvino(self) -> str:
         """The option that OpenVINO does not support; "" if there is none."""
         if not {*self.device.split(",")} <= {"auto", "cpu"}:
             return option("device", self.device)
@@ -83,7 +90,7 @@ class Compute:
 
 # --- the library OpenVINO ---
 
-SETTINGS = {  # of every compiled model
+COMPILE_SETTINGS: dict[str, str | int] = {  # of every compiled model
     "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 on CPUs that support it
     "PERFORMANCE_HINT": "LATENCY",  # one request at a time, on all threads
     "ENABLE_CPU_PINNING": "NO",  # pinned single-threaded processes all run on the first core
@@ -92,10 +99,14 @@ SETTINGS = {  # of every compiled model
     # are prepared again for each window.
     "CPU_RUNTIME_CACHE_CAPACITY": "256",
 }
-KEPT_KERNELS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-NAME = "openvino"
-HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}  # int8: of unquantized operations
-CORE = "openvino._pyopenvino"
+KERNEL_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+OPENVINO = "openvino"
+PRECISION_HINTS = {
+    "float32": "f32",
+    "int8": "f32",
+    "bfloat16": "bf16",
+}  # int8: of unquantized operations
+OPENVINO_CORE = "openvino._pyopenvino"
 IMPORTING = Lock()  # the extension module fails if it is loaded twice
 
 
@@ -105,44 +116,46 @@ class OpenvinoError(BertcliError):
     usual_hint = f"use {option('backend', 'torch')}"
 
 
-def settings(dtype: str, threads: int | None = None) -> dict[str, str | int]:
-    """Return the settings of a model for this precision and number of threads."""
-    count = {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
-    return {**SETTINGS, "INFERENCE_PRECISION_HINT": HINTS[dtype], **count}
+def compile_settings(dtype: str, threads: int | None = None) -> dict[str, str | int]:
+    """Return the settings to compile a model with, for this precision and number of threads."""
+    changes: dict[str, str | int] = {"INFERENCE_PRECISION_HINT": PRECISION_HINTS[dtype]}
+    if threads is not None:
+        changes["INFERENCE_NUM_THREADS"] = threads
+    return COMPILE_SETTINGS | changes
 
 
 def openvino_installed() -> bool:
     """Return True if OpenVINO is installed, without importing it."""
-    return find_spec(NAME) is not None
+    return find_spec(OPENVINO) is not None
 
 
-def openvino() -> Any:
+def import_openvino() -> Any:
     """Import OpenVINO without its telemetry package.
 
     Raises OpenvinoError if it is not installed or cannot be imported.
     """
     with IMPORTING:
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-        return _imported(NAME)
+        return _import_or_explain(OPENVINO)
 
 
 def openvino_core() -> Any:
     """Import only the extension module of OpenVINO, which runs compiled models.
 
     The other modules read models of six other libraries; importing them takes longer than a run.
-    Thread-safe. Raises as `openvino` does.
+    Thread-safe. Raises as `import_openvino` does.
     """
-    if find_spec(NAME) is None:
-        return _imported(NAME)
-    if CORE in sys.modules:
-        return sys.modules[CORE]
+    if find_spec(OPENVINO) is None:
+        return _import_or_explain(OPENVINO)
+    if OPENVINO_CORE in sys.modules:
+        return sys.modules[OPENVINO_CORE]
     with IMPORTING:
-        if CORE in sys.modules:  # another thread was faster
-            return sys.modules[CORE]
-        os.environ.setdefault(*KEPT_KERNELS)  # read when the first kernel is created
-        if NAME in sys.modules:
-            return _imported(CORE)
-        return _imported(CORE, load=_load_core)
+        if OPENVINO_CORE in sys.modules:  # another thread was faster
+            return sys.modules[OPENVINO_CORE]
+        os.environ.setdefault(*KERNEL_CACHE)  # read when the first kernel is created
+        if OPENVINO in sys.modules:
+            return _import_or_explain(OPENVINO_CORE)
+        return _import_or_explain(OPENVINO_CORE, load=_load_core)
 
 
 def _load_core(name: str) -> ModuleType:
@@ -150,7 +163,7 @@ def _load_core(name: str) -> ModuleType:
 
     `import_module` would import the package first, so this finds and executes the file directly.
     """
-    package = find_spec(NAME)
+    package = find_spec(OPENVINO)
     folders = package.submodule_search_locations if package else None
     _load_alone("openvino.package_utils", folders)._add_openvino_libs_to_search_path()  # on Windows
     core = _load_alone(name, folders)
@@ -172,19 +185,24 @@ def has_bfloat16() -> bool:
     return "BF16" in openvino_core().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def nncf() -> Any:
+def import_nncf() -> Any:
     """Import NNCF, which quantizes models to int8. Raises BertcliError if not installed."""
-    openvino()
-    return _imported("nncf", option("dtype", "int8"), "int8", option("dtype", "float32"))
+    import_openvino()
+    return _import_or_explain("nncf", option("dtype", "int8"), "int8", option("dtype", "float32"))
 
 
-def _imported(
+def _import_or_explain(
     name: str,
     purpose: str = option("backend", "openvino"),
-    extra: str = NAME,
+    extra: str = OPENVINO,
     instead: str = option("backend", "torch"),
     load: Callable[[str], ModuleType] = import_module,
 ) -> Any:
+    """Return a module. Raises OpenvinoError with the install command if it cannot be imported.
+
+    ``purpose`` is what needs the module, ``extra`` the pip extra with it, ``instead`` an option
+    that does without it.
+    """
     try:
         return load(name)
     except ImportError as failed:

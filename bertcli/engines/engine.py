@@ -1,7 +1,7 @@
 """Interfaces of engines, which run a model, and their inputs. Nothing here needs torch.
 
-An engine takes texts as flat arrays of token ids. A run yields a step per batch and returns a
-vector per text, or the vectors of its tokens. Letters: `B` texts, `T` tokens of all texts.
+An engine takes texts as `PackedTokens`. A run yields a step per batch and returns a vector per
+text, or the vectors of its tokens. Letters: `B` texts, `T` tokens of all texts.
 """
 
 from __future__ import annotations
@@ -34,29 +34,36 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.tokenizer import Tokenizer
 
-    Places = NDArray[np.int64]
+    Indices = NDArray[np.int64]
 
-COLUMNS = ("input_ids", "token_type_ids")  # columns that every model takes
+MODEL_COLUMNS = ("input_ids", "token_type_ids")  # columns that every model takes
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """Tokenized texts as the model takes them, concatenated."""
+class PackedTokens:
+    """The input of a model: the ids of many texts, concatenated without padding.
+
+    Unlike a `TokenBatch`, it has no records and no columns of Python objects: only what a model
+    reads, in one array. So texts can be sorted by length and divided into batches by NumPy alone,
+    also for training, whose texts come from a file of ids.
+    """
 
     columns: NDArray[np.uint32]  # [T, n]: token ids, token types, ids of each extra embedding
-    offsets: Places  # [B + 1]
-    extra: Sequence[str] = ()  # names of the extra embeddings
+    offsets: Indices  # [B + 1]
+    extra_embeddings: Sequence[str] = ()  # names, in the order of their columns
     # [B]: number of tokens per text, from the first, that are attended to; None: all tokens.
-    attended: Places | None = None
+    attended: Indices | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Encoded]) -> Tokens:
+    def of(cls, rows: Sequence[Encoded]) -> PackedTokens:
         """Return encoded texts, with only the columns that the model needs."""
-        tokens = TokenBatch.of(rows, COLUMNS)
-        extra = [name for name in tokens.columns if name.startswith(EXTRA)]
-        columns = [np.asarray(tokens.columns[name], np.uint32) for name in (*COLUMNS, *extra)]
-        names = [name.removeprefix(EXTRA) for name in extra]
-        return cls(np.stack(columns, 1), np.asarray(tokens.offsets, np.int64), names)
+        batch = TokenBatch.of(rows, MODEL_COLUMNS)
+        extra_columns = [name for name in batch.columns if name.startswith(EXTRA)]
+        columns = [
+            np.asarray(batch.columns[name], np.uint32) for name in (*MODEL_COLUMNS, *extra_columns)
+        ]
+        names = [name.removeprefix(EXTRA) for name in extra_columns]
+        return cls(np.stack(columns, 1), np.asarray(batch.offsets, np.int64), names)
 
     @property
     def ids(self) -> NDArray[np.uint32]:
@@ -67,86 +74,86 @@ class Tokens:
         return len(self.offsets) - 1
 
     @cached_property
-    def lengths(self) -> Places:
+    def lengths(self) -> Indices:
         """The number of tokens of each text [B]."""
         return np.diff(self.offsets)
 
     @property
-    def places(self) -> Places:
+    def positions(self) -> Indices:
         """The position of each token in its text [T]."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
-    def take(self, rows: Places) -> Tokens:
+    def take(self, rows: Indices) -> PackedTokens:
         """Return the texts with these indices [n], in this order."""
         starts = self.offsets[rows]
         lengths = self.lengths[rows]
         attended = None if self.attended is None else self.attended[rows]
         columns = spans(self.columns, starts, lengths)
-        return Tokens(columns, offsets_of(lengths), self.extra, attended)
+        return PackedTokens(columns, offsets_of(lengths), self.extra_embeddings, attended)
 
     @property
     def all_attended(self) -> bool:
         """True if all tokens of every text are attended to."""
         return self.attended is None or np.array_equal(self.attended, self.lengths)
 
+    def padded(self, length: int) -> tuple[Indices, Indices, NDArray[np.bool_]]:
+        """Return columns padded to ``length`` [n, B, L], token indices [T], attention mask [B, L].
+
+        The indices are those of the tokens in the flattened B * L positions.
+        """
+        positions = np.arange(length)
+        is_token = positions < self.lengths[:, None]
+        mask = is_token if self.attended is None else positions < self.attended[:, None]
+        columns = np.zeros((self.columns.shape[1], is_token.size), np.int64)
+        token_indices = np.flatnonzero(is_token)
+        columns[:, token_indices] = self.columns.T
+        return columns.reshape(-1, *is_token.shape), token_indices, mask
+
 
 @dataclass(frozen=True)
-class Reading:
-    """Which outputs of the model are read: layers, their combination, and tokens."""
+class StateSelection:
+    """Which hidden states of a model are read: layers, their combination, and tokens."""
 
     layers: tuple[int, ...] = (-1,)  # 0 is the embedding output, -1 the last layer
     combine: str = "mean"
-    first: bool = False  # only the first token of each text, [CLS]
-    mean: bool = False  # only the mean of each text's tokens
-    token: int | None = None  # only tokens with this id, such as [MASK]
+    first_token: bool = False  # only the first token of each text, [CLS]
+    token_mean: bool = False  # only the mean of each text's tokens
+    token_id: int | None = None  # only tokens with this id, such as [MASK]
 
     @property
-    def single(self) -> bool:
+    def one_row_per_text(self) -> bool:
         """True if each text has a single row."""
-        return self.first or self.mean
+        return self.first_token or self.token_mean
 
-    def indices(self, depth: int) -> list[int]:
+    def layer_indices(self, depth: int) -> list[int]:
         """Return the layers as indices from 0 (the embedding output) to ``depth``.
 
         Raises UsageError for a layer that the model does not have.
         """
         indices = [layer if layer >= 0 else depth + 1 + layer for layer in self.layers]
-        for asked, layer in zip(self.layers, indices, strict=True):
-            if not 0 <= layer <= depth:
+        for layer, index in zip(self.layers, indices, strict=True):
+            if not 0 <= index <= depth:
                 raise UsageError(
-                    f"layer {asked} not found ({option('layers')})",
+                    f"layer {layer} not found ({option('layers')})",
                     f"this model has layers 0 to {depth}; -1 is the last",
                 )
         return indices
 
-    def padded(self, texts: Tokens, longest: int) -> tuple[Places, Places, NDArray[np.bool_]]:
-        """Return the columns padded to ``longest`` [n, B, L], token indices and attention mask.
-
-        The indices [T] are those of tokens in the flattened B * L positions; the mask is [B, L].
-        """
-        places = np.arange(longest)
-        real = places < texts.lengths[:, None]
-        attended = real if texts.attended is None else places < texts.attended[:, None]
-        rows = np.zeros((texts.columns.shape[1], real.size), np.int64)
-        tokens = np.flatnonzero(real)
-        rows[:, tokens] = texts.columns.T
-        return rows.reshape(-1, *real.shape), tokens, attended
-
-    def places(self, texts: Tokens) -> Places:
+    def token_indices(self, texts: PackedTokens) -> Indices:
         """Return the indices of the tokens to read [n]; all tokens for the mean."""
-        if self.first:
+        if self.first_token:
             return texts.offsets[:-1]
-        if self.token is None:
+        if self.token_id is None:
             return np.arange(len(texts.ids))
-        return np.flatnonzero(texts.ids == self.token)
+        return np.flatnonzero(texts.ids == self.token_id)
 
-    def counts(self, texts: Tokens) -> list[int]:
+    def row_counts(self, texts: PackedTokens) -> list[int]:
         """Return the number of rows of each text: 1, or the number of its tokens that are read."""
-        if self.single:
+        if self.one_row_per_text:
             return [1] * len(texts)
         counts = texts.lengths
-        if self.token is not None:
-            counts = np.diff(np.searchsorted(self.places(texts), texts.offsets))
+        if self.token_id is not None:
+            counts = np.diff(np.searchsorted(self.token_indices(texts), texts.offsets))
         return counts.tolist()
 
 
@@ -156,26 +163,25 @@ class ModelSpec:
 
     folder: ModelFolder  # the folder of config.json
     compute: Compute = field(default_factory=Compute)
-    kind: str = "BertModel"  # class: one of models.heads.ARCHITECTURES, or StaticEmbedding
-    reading: Reading = field(default_factory=Reading)
+    architecture: str = "BertModel"  # one of models.heads.ARCHITECTURES, STATIC or TERM_TABLE
+    selection: StateSelection = field(default_factory=StateSelection)
     pooler: bool = False  # True if the pooler of a BertModel is needed
 
 
-# Takes the model, packed states [T, D] and the number of tokens read per text (1 each if
-# `Reading.single`); returns the results, one array per text, as arrays of the library that the
-# model computes with, torch or NumPy.
-Finish = Callable[[Any, Any, Sequence[int]], Any]
+# Reduces the states of texts, for example to vectors or to scores. Takes the model, packed states
+# [T, D] and the number of states per text (1 each if `StateSelection.one_row_per_text`); returns
+# one array per text, of the library that the model computes with, torch or NumPy.
+Reduction = Callable[[Any, Any, Sequence[int]], Any]
 
-# Results of texts, in their order: [B, D...], or a list of [L, D...] for several vectors per text.
+# Outputs of texts, in their order: [B, D...], or a list of [L, D...] for several vectors per text.
 # All are float32 or wider.
-Kept = np.ndarray | list[np.ndarray]
+Outputs = np.ndarray | list[np.ndarray]
 
-# Yields a step per batch, and returns the results of all texts.
-Work = Generator[Ran, None, Kept]
+# A run of a model: yields a step per batch, and returns the outputs of all texts.
+ModelRun = Generator[Ran, None, Outputs]
 
-
-# Waits for the results of a batch and returns them.
-Arriving = Callable[[], Kept]
+# Waits for the outputs of a batch that was started, and returns them.
+WaitForOutputs = Callable[[], Outputs]
 
 
 class Engine(ABC):
@@ -183,7 +189,7 @@ class Engine(ABC):
 
     backend: Backend = "auto"
     config: BertConfig
-    places: tuple[str, ...] = ("cpu",)  # its device, then the other requested devices
+    devices: tuple[str, ...] = ("cpu",)  # its device, then the other requested devices
     threads = 1
     budget = 0  # maximum tokens of a batch
     depth = 1  # batches in flight: while one runs, the next one is prepared
@@ -191,25 +197,26 @@ class Engine(ABC):
     same_bits = True
 
     @abstractmethod
-    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
-        """Start a batch; return a function that waits for its results."""
+    def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
+        """Start a batch; return a function that waits for its outputs."""
 
-    def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
+    def batches(self, texts: PackedTokens, budget: int) -> Iterator[Indices]:
         """Yield the indices of texts, longest first, in batches of at most ``budget`` tokens.
 
         The size of a batch is its longest text times its number of texts, so memory is bounded with
         padding too. A text longer than the budget is a batch of its own.
         """
         order = np.argsort(-texts.lengths, kind="stable")
-        at = 0
-        while at < len(order):
-            size = max(1, budget // max(1, int(texts.lengths[order[at]])))
-            yield order[at : at + size]
-            at += size
+        start = 0
+        while start < len(order):
+            longest = int(texts.lengths[order[start]])
+            size = max(1, budget // max(1, longest))
+            yield order[start : start + size]
+            start += size
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return the facts that determine the results, for manifests."""
+        """Return the facts that determine the outputs, for manifests."""
 
 
 class Runtime:
@@ -218,97 +225,112 @@ class Runtime:
         texts -> batches -> next free device -> vectors, in the order of the texts
 
     Batches are formed before a device is chosen, so vectors do not depend on the number or speed of
-    devices. A single CPU runs each batch when its results are requested; with GPUs or several
+    devices. A single CPU runs each batch when its outputs are requested; with GPUs or several
     devices, threads start all batches. ``budget``, the maximum tokens of a batch, shrinks
     when memory runs out.
     """
 
-    def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, devices: Sequence[Engine]) -> None:
+    def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, engines: Sequence[Engine]) -> None:
+        """Create a runtime; ``engines`` are the same model, open on each device."""
         self.spec = spec
         self.tokenizer = tokenizer
-        self.engine = devices[0]
+        self.engine = engines[0]
         self.config = self.engine.config
         self.budget = self.engine.budget
-        self.extra = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
-        self.free: SimpleQueue[Engine] = SimpleQueue()
-        for device in devices:
-            self.free.put(device)
+        self.extra_columns = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
+        self.free_engines: SimpleQueue[Engine] = SimpleQueue()
+        for engine in engines:
+            self.free_engines.put(engine)
         self.threads: ThreadPoolExecutor | None = None
-        if (places := sum(device.depth for device in devices)) > 1:
+        batches_in_flight = sum(engine.depth for engine in engines)
+        if batches_in_flight > 1:
             from concurrent.futures import ThreadPoolExecutor  # imported only if needed
 
-            self.threads = ThreadPoolExecutor(places)
+            self.threads = ThreadPoolExecutor(batches_in_flight)
 
-    def run(self, texts: Tokens, finish: Finish) -> Work:
-        """Start all batches if there are threads; return a generator that waits for the results."""
-        return self._wait(texts, finish, self._begin(texts, finish, np.arange(len(texts))))
+    def run(self, texts: PackedTokens, reduction: Reduction) -> ModelRun:
+        """Start all batches if there are threads; return a generator that waits for the outputs."""
+        pending = self._start(texts, reduction, np.arange(len(texts)))
+        return self._wait(texts, reduction, pending)
 
-    def _begin(self, texts: Tokens, finish: Finish, rows: Places) -> deque[tuple[Places, Arriving]]:
+    def _start(
+        self, texts: PackedTokens, reduction: Reduction, rows: Indices
+    ) -> deque[tuple[Indices, WaitForOutputs]]:
         """Divide texts into batches; return the indices and the waiting function of each."""
-        begun: deque[tuple[Places, Arriving]] = deque()
-        for part in self.engine.batches(texts.take(rows), self.budget):
-            job = partial(self._batch, texts, finish, rows[part])
-            begun.append((rows[part], self.threads.submit(job).result if self.threads else job))
-        return begun
+        pending: deque[tuple[Indices, WaitForOutputs]] = deque()
+        for batch in self.engine.batches(texts.take(rows), self.budget):
+            run_batch = partial(self._run_batch, texts, reduction, rows[batch])
+            wait = self.threads.submit(run_batch).result if self.threads else run_batch
+            pending.append((rows[batch], wait))
+        return pending
 
-    def _batch(self, texts: Tokens, finish: Finish, rows: Places) -> Kept:
-        """Run a batch on a free device, which is released before the results have arrived."""
-        device = self.free.get()
+    def _run_batch(self, texts: PackedTokens, reduction: Reduction, rows: Indices) -> Outputs:
+        """Run a batch on a free device, which is released before the outputs have arrived."""
+        engine = self.free_engines.get()
         try:
-            arriving = device.begin(texts.take(rows), finish)
+            wait = engine.start(texts.take(rows), reduction)
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
                 failed.__traceback__ = None  # its frames hold memory that other batches need
             raise failed
         finally:
-            self.free.put(device)
-        return arriving()
+            self.free_engines.put(engine)
+        return wait()
 
-    def _wait(self, texts: Tokens, finish: Finish, begun: deque[tuple[Places, Arriving]]) -> Work:
+    def _wait(
+        self,
+        texts: PackedTokens,
+        reduction: Reduction,
+        pending: deque[tuple[Indices, WaitForOutputs]],
+    ) -> ModelRun:
+        """Wait for the pending batches; return the outputs in the order of the texts.
+
+        A batch for which memory runs out is divided into smaller ones.
+        """
         batches = []
-        vectors = []
-        while begun:
-            rows, arriving = begun.popleft()
+        outputs = []
+        while pending:
+            rows, wait = pending.popleft()
             try:
-                vectors.append(arriving())
+                outputs.append(wait())
             except (RuntimeError, MemoryError) as failed:
                 if not out_of_memory(failed):
                     raise
-                self._shrink(texts.lengths[rows])
-                begun.extendleft(reversed(self._begin(texts, finish, rows)))
+                self._shrink_budget(texts.lengths[rows])
+                pending.extendleft(reversed(self._start(texts, reduction, rows)))
                 continue
             batches.append(rows)
             yield Ran(len(rows), int(texts.lengths[rows].sum()))
         if not batches:
             return []
         order = np.argsort(np.concatenate(batches))
-        if isinstance(vectors[0], np.ndarray):
-            return np.concatenate(vectors).take(order, 0)
-        of_texts = [*chain.from_iterable(vectors)]
-        return [of_texts[at] for at in order]
+        if isinstance(outputs[0], np.ndarray):
+            return np.concatenate(outputs).take(order, 0)
+        of_texts = [*chain.from_iterable(outputs)]
+        return [of_texts[index] for index in order]
 
-    def _shrink(self, lengths: Places) -> None:
+    def _shrink_budget(self, lengths: Indices) -> None:
         """Halve the batch size after memory ran out with texts of these lengths, and warn.
 
         Raises BertcliError if a single text is too large.
         """
-        where = self.engine.places[0]
+        device = self.engine.devices[0]
         if len(lengths) == 1:
             raise BertcliError(
-                f"out of memory on {where} with a batch of {self.budget} tokens",
+                f"out of memory on {device} with a batch of {self.budget} tokens",
                 f"use a smaller {option('max_length')}, another {option('device')}, or a "
                 "smaller model",
             )
         if len(lengths) * int(lengths.max()) <= self.budget:  # False: started before it shrank
             self.budget //= 2
-            LOG.warn(f"out of memory on {where}: batches of {self.budget} tokens from here on")
+            LOG.warn(f"out of memory on {device}: batches of {self.budget} tokens from here on")
 
 
-def result_of(work: Work) -> Kept:
-    """Run to the end, ignoring the steps, and return the results."""
+def result_of(run: ModelRun) -> Outputs:
+    """Execute a run, ignoring its steps, and return the outputs."""
     while True:
         try:
-            next(work)
+            next(run)
         except StopIteration as end:
             return end.value
 
@@ -318,12 +340,19 @@ def library_of(array: Any) -> Any:
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
-def combined(layers: Sequence[Any], how: str) -> Any:
-    """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D]."""
+def combine_layers(layers: Sequence[Any], how: str) -> Any:
+    """Combine the states [..., D] of layers: [..., D], concatenated or [..., k, D].
+
+    ``how`` is "mean", "sum", "concat" or "stack".
+    """
     if len(layers) == 1 and how != "stack":
         return layers[0]
     library = library_of(layers[0])
     if how == "concat":
         return library.concat(layers, -1)
     stacked = library.stack(layers, -2)
-    return stacked if how == "stack" else stacked.sum(-2) if how == "sum" else stacked.mean(-2)
+    if how == "stack":
+        return stacked
+    if how == "sum":
+        return stacked.sum(-2)
+    return stacked.mean(-2)

@@ -18,20 +18,20 @@ import numpy as np
 from bertcli.engines.compute import (
     Backend,
     OpenvinoError,
+    compile_settings,
     cpu_features,
     has_bfloat16,
     openvino_core,
-    settings,
 )
 from bertcli.engines.engine import (
-    Arriving,
     Engine,
-    Finish,
-    Kept,
     ModelSpec,
-    Reading,
-    Tokens,
-    combined,
+    Outputs,
+    PackedTokens,
+    Reduction,
+    StateSelection,
+    WaitForOutputs,
+    combine_layers,
 )
 from bertcli.engines.openvino_graph import (
     IDS,
@@ -52,17 +52,17 @@ from bertcli.model_folder.weights import Weights, read_weights
 from bertcli.tokenizing.batch import EXTRA
 
 if TYPE_CHECKING:
-    from bertcli.engines.engine import Places
+    from bertcli.engines.engine import Indices
 
     Inputs = dict[str, np.ndarray]
 
 TOKENS_PER_BATCH = 4096  # they fit the cache of a CPU
 SCORED_TOKENS_PER_BATCH = 256  # tokens of a batch with scores of the whole vocabulary
-LAST_STATES = Reading()
+LAST_STATES = StateSelection()  # the last layer, of all tokens
 OPTIMUM_NAMES = {STATES: "token_embeddings"}  # output -> its name in sentence models of optimum
 
 
-def padded_lengths(lengths: Places, longest: int) -> Places:
+def padded_lengths(lengths: Indices, longest: int) -> Indices:
     """Return the padded lengths of texts: one of 8 lengths between two powers of two.
 
     Padding ends at ``longest`` tokens, the number of positions of the model.
@@ -71,14 +71,14 @@ def padded_lengths(lengths: Places, longest: int) -> Places:
     return np.minimum(lengths + -lengths % steps, np.maximum(lengths, longest))
 
 
-def inputs_of(texts: Tokens, longest: int, reading: Reading = LAST_STATES) -> Inputs:
+def inputs_of(texts: PackedTokens, longest: int, selection: StateSelection = LAST_STATES) -> Inputs:
     """Return the inputs of a graph by name, int64 [B, L], for texts of one padded length."""
     length = int(padded_lengths(texts.lengths[:1], longest)[0])
-    columns, tokens, attended = reading.padded(texts, length)
-    names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in texts.extra))
+    columns, token_indices, mask = texts.padded(length)
+    names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in texts.extra_embeddings))
     return dict(zip(names, columns, strict=True)) | {
-        MASK: attended.astype(np.int64),
-        READ: tokens.take(reading.places(texts)),
+        MASK: mask.astype(np.int64),
+        READ: token_indices.take(selection.token_indices(texts)),
     }
 
 
@@ -90,7 +90,7 @@ class CompiledModel(Engine):
     weights: Weights  # the model uses their memory
     spec: ModelSpec
     dtype: str
-    graph: Path | None  # the file of the graph; None if it was built from weights
+    graph_file: Path | None  # None if the graph was built from weights
     backend: Backend = "openvino"
 
     def __post_init__(self) -> None:
@@ -98,18 +98,18 @@ class CompiledModel(Engine):
         self.config = self.weights.config
         self.input_names = {next(iter(value.get_names())) for value in self.model.inputs}
         self.request = self.model.create_infer_request()
-        self.tensor = openvino_core().Tensor
+        self.tensor_class = openvino_core().Tensor
         self.threads = int(self.model.get_property("INFERENCE_NUM_THREADS"))
-        self.places = tuple(compute.device.replace("auto", "cpu").split(","))
+        self.devices = tuple(compute.device.replace("auto", "cpu").split(","))
         self.budget = compute.batch_tokens or TOKENS_PER_BATCH
 
     def packed_logits(self, outputs: np.ndarray) -> np.ndarray:
         """Return the outputs: the head is part of the graph."""
         return outputs
 
-    pool_first = packed_logits  # `Finish` calls it as it does that of a torch model
+    pool_first = packed_logits  # a `Reduction` calls it as that of a torch model
 
-    def batches(self, texts: Tokens, budget: int) -> Iterator[Places]:
+    def batches(self, texts: PackedTokens, budget: int) -> Iterator[Indices]:
         """Yield the indices of texts of one padded length, the longest first.
 
         A batch has at most ``budget`` padded tokens, or one text.
@@ -120,26 +120,27 @@ class CompiledModel(Engine):
         groups = np.split(order, ends) if len(order) else []
         for group in groups:
             size = budget // max(1, int(lengths[group[0]]))
-            if HEAD_PARTS[self.spec.kind].words:
-                most_scored = max(1, *self.spec.reading.counts(texts.take(group)))
+            if HEAD_PARTS[self.spec.architecture].words:
+                most_scored = max(1, *self.spec.selection.row_counts(texts.take(group)))
                 size = min(size, SCORED_TOKENS_PER_BATCH // most_scored)
             size = max(1, size)
             yield from np.split(group, range(size, len(group), size))
 
-    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+    def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
         """Run a batch of texts of one padded length."""
-        arrays = inputs_of(batch, self.config.most_tokens, self.spec.reading)
-        inputs = {name: self.tensor(arrays[name]) for name in self.input_names}
+        arrays = inputs_of(batch, self.config.most_tokens, self.spec.selection)
+        inputs = {name: self.tensor_class(arrays[name]) for name in self.input_names}
         layers = list(self.request.infer(inputs, False, False).values())  # copies
-        reading = self.spec.reading
-        results: Kept = finish(self, combined(layers, reading.combine), reading.counts(batch))
-        return lambda: results
+        selection = self.spec.selection
+        states = combine_layers(layers, selection.combine)
+        outputs: Outputs = reduction(self, states, selection.row_counts(batch))
+        return lambda: outputs
 
     def facts(self) -> dict[str, Any]:
-        """Return what the numbers depend on; the number of threads is not part of it."""
+        """Return the facts that determine the outputs; the number of threads is not one of them."""
         digests = {}
-        if self.graph:
-            files = (self.graph, self.graph.with_suffix(".bin"))
+        if self.graph_file:
+            files = (self.graph_file, self.graph_file.with_suffix(".bin"))
             digests["graph"] = {path.name: sha256(path) for path in files}
         return {
             "backend": self.backend,
@@ -163,7 +164,7 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     cannot run the model.
     """
     compute = spec.compute
-    if reason := compute.beyond_openvino:
+    if reason := compute.unsupported_by_openvino:
         raise UsageError(
             f"{reason} is not possible with {option('backend', 'openvino')}",
             f"use {option('backend', 'torch')}",
@@ -177,17 +178,17 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
     file = graph_file(spec)
     if file:
         last_layer = config.num_hidden_layers
-        if spec.pooler or spec.reading.indices(last_layer) != [last_layer]:
+        if spec.pooler or spec.selection.layer_indices(last_layer) != [last_layer]:
             raise ModelError(
                 f"{file}: holds the last layer alone, without pooler",
                 "use the model that it was exported from",
             )
-        weights = Weights(config, spec.kind, {})
+        weights = Weights(config, spec.architecture, {})
     else:
-        weights = read_weights(spec.folder, spec.kind, spec.pooler)
+        weights = read_weights(spec.folder, spec.architecture, spec.pooler)
     net = OpenvinoNetwork(weights)
     graph = build_graph(net, spec, output_of_file(net, file) if file else None)
-    properties = settings(dtype, compute.threads)
+    properties = compile_settings(dtype, compute.threads)
     # The result refers to the net, which owns the memory, in case nobody waits for it.
     compiling = ThreadPoolExecutor(1).submit(
         lambda: (core.compile_model(graph, "CPU", properties), net)

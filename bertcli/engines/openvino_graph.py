@@ -63,7 +63,9 @@ class OpenvinoNetwork:
     """Creates the nodes of a model's graph. OpenVINO merges equal nodes when it compiles."""
 
     weights: Weights
-    widened: dict[int, Node] = field(default_factory=dict)  # layer -> activations [B, L, units]
+    wide_activations: dict[int, Node] = field(
+        default_factory=dict
+    )  # layer -> activations [B, L, units]
     constants: dict[str, Node] = field(default_factory=dict)  # tensors of the file, by name
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class OpenvinoNetwork:
         """The position of each query minus that of each key, [L, L]."""
         return self("Subtract", self("Unsqueeze", self.positions, 1), self.positions)
 
-    def at_distances(self, table: np.ndarray) -> Node:
+    def lookup_by_distance(self, table: np.ndarray) -> Node:
         """Return the entry of a table for the distance of each query and key, [L, L].
 
         The middle of the table is the distance 0. Greater distances have the entries at its ends.
@@ -156,7 +158,7 @@ class OpenvinoNetwork:
     def bucket_bias(self) -> Node:
         """The bias of each distance, [H, L, L], from the table that layers share."""
         weight = self.weight("bert.encoder.relative_attention_bias.weight")
-        biases = self("Gather", weight, self.at_distances(distance_buckets()), 0)
+        biases = self("Gather", weight, self.lookup_by_distance(distance_buckets()), 0)
         return self("Transpose", biases, [2, 0, 1])
 
 
@@ -190,7 +192,7 @@ def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
     return net("Add", x, net.weight(f"{name}.bias"))
 
 
-def activated(net: OpenvinoNetwork, x: Node, name: object) -> Node:
+def apply_activation(net: OpenvinoNetwork, x: Node, name: object) -> Node:
     """Apply the function that config.json calls `hidden_act`."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise OpenvinoError(f"the CPU engine has no function {name!r} (hidden_act)")
@@ -267,7 +269,7 @@ def self_attention(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     q = projected("query")
     k = projected("key")
     v = projected("value")
-    q, k, distance_bias = with_positions(net, layer, q, k)
+    q, k, distance_bias = apply_positions(net, layer, q, k)
     bias = attention_bias(net, layer, distance_bias)
     output = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
     return net("Reshape", net("Transpose", output, [0, 2, 1, 3]), [0, 0, heads * size])
@@ -290,7 +292,7 @@ def attention_bias(net: OpenvinoNetwork, layer: int, distance_bias: Node | float
     return net("Select", visible, distance_bias, MASKED_SCORE)
 
 
-def with_positions(
+def apply_positions(
     net: OpenvinoNetwork, layer: int, q: Node, k: Node
 ) -> tuple[Node, Node, Node | float]:
     """Return queries and keys [B, H, L, D], rotated or scaled, and the bias of their distances.
@@ -308,7 +310,7 @@ def with_positions(
         return q, k, net.bucket_bias
     if structure.rotary:
         turns = rotary_frequencies(config.head_size, structure.rotary[layer])
-        return rotated(net, q, turns), rotated(net, k, turns), 0.0
+        return rotate(net, q, turns), rotate(net, k, turns), 0.0
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         rows = net("Add", net.distances, config.max_position_embeddings - 1)
         vectors = net("Gather", net.weight(f"{name}.weight"), rows, 0)
@@ -321,7 +323,7 @@ def with_positions(
     return q, k, 0.0
 
 
-def rotated(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
+def rotate(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
     """Rotate x [B, H, L, D] by angles proportional to the position; `turns` is [D / 2]."""
     half = net.config.head_size // 2
     positions = net.float32(net("Unsqueeze", net.positions, 1))
@@ -341,7 +343,7 @@ def disentangled_scores(
     k: Node,
 ) -> Node:
     """Return the scores of queries and keys with their distance, [B, H, L, L]."""
-    rows = net.at_distances(distance_rows(disentangled))  # [L, L]
+    rows = net.lookup_by_distance(distance_rows(disentangled))  # [L, L]
     total: Node = 0.0
     if disentangled.word_to_distance:
         vectors = distance_vectors(net, disentangled, name, "key")
@@ -386,10 +388,10 @@ def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
         wide = linear(net, x, f"{name}.{channels}intermediate.dense")
         if net.structure.gated:
             gate = linear(net, x, f"{name}.{channels}intermediate.gate")
-            wide = net("Multiply", activated(net, gate, act), wide)
+            wide = net("Multiply", apply_activation(net, gate, act), wide)
         else:
-            wide = activated(net, wide, act)
-        net.widened[layer] = wide
+            wide = apply_activation(net, wide, act)
+        net.wide_activations[layer] = wide
         return linear(net, wide, f"{name}.{channels}output.dense")
 
     output = block("")
@@ -432,11 +434,11 @@ def parallel_convolution(
     x = net("Transpose", x, [0, 2, 1])
     x = net("GroupConvolution", x, weight, auto_pad="explicit", **attributes)
     x = net("Add", net("Transpose", x, [0, 2, 1]), net.weight(f"{name}.conv.bias"))
-    x = activated(net, x, convolution.activation)
+    x = apply_activation(net, x, convolution.activation)
     return layer_norm(net, net("Add", output, x), f"{name}.LayerNorm")
 
 
-def states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
+def hidden_states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
     """Return the hidden states of these layers, each [B, L, hidden]; 0 is the embeddings.
 
     Layers above the last of these are not part of the graph.
@@ -459,7 +461,7 @@ def states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
 # --- pooling and heads ---
 
 
-def means(net: OpenvinoNetwork, x: Node) -> Node:
+def token_means(net: OpenvinoNetwork, x: Node) -> Node:
     """Return the mean over the tokens of each text, [B, hidden], of x [B, L, hidden]."""
     is_token = net("Unsqueeze", net.is_token, 2)
     total = net("ReduceSum", net("Select", is_token, x, 0.0), [1])
@@ -477,7 +479,7 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
     name = "cls.predictions"
     head = net.structure.word_head
     x = linear(net, x, f"{name}.transform.dense")
-    x = activated(net, x, head.activation or net.config.hidden_act)
+    x = apply_activation(net, x, head.activation or net.config.hidden_act)
     x = layer_norm(net, x, f"{name}.transform.LayerNorm")
     return linear(net, x, f"{name}.decoder")
 
@@ -490,14 +492,14 @@ def logits(net: OpenvinoNetwork, x: Node) -> Node:
         return word_scores(net, x)
     head = net.structure.head_layer(parts)
     if head:
-        x = activated(net, linear(net, x, "classifier_head.dense"), head.activation)
+        x = apply_activation(net, linear(net, x, "classifier_head.dense"), head.activation)
         if head.norm:
             x = layer_norm(net, x, "classifier_head.LayerNorm")
     elif parts.pooler:
         x = pooler(net, x)
     if architecture == "BertForReplacedTokens":
         x = linear(net, x, "discriminator_predictions.dense")
-        x = activated(net, x, net.config.hidden_act)
+        x = apply_activation(net, x, net.config.hidden_act)
     if parts.scores:
         x = linear(net, x, parts.scores)
     return net("Squeeze", x, [-1]) if parts.outputs == 1 else x
@@ -512,15 +514,17 @@ def build_graph(net: OpenvinoNetwork, spec: ModelSpec, file_output: Node | None 
     ``file_output`` is the output of a graph that was read from a file: the last hidden states, or
     the logits. Without it, the graph is built from the weights.
     """
-    reading = spec.reading
+    selection = spec.selection
     outputs: list[Node] = [file_output]
     if file_output is None:
-        outputs = states(net, reading.indices(net.config.num_hidden_layers))
-    is_text_logits = file_output is not None and reading.single and spec.kind != "BertModel"
-    if not is_text_logits and reading.mean:
-        outputs = [means(net, x) for x in outputs]
+        outputs = hidden_states(net, selection.layer_indices(net.config.num_hidden_layers))
+    is_text_logits = (
+        file_output is not None and selection.one_row_per_text and spec.architecture != "BertModel"
+    )
+    if not is_text_logits and selection.token_mean:
+        outputs = [token_means(net, x) for x in outputs]
     elif not is_text_logits:
-        outputs = tokens_read(net, outputs)
+        outputs = select_tokens(net, outputs)
     if spec.pooler:
         outputs = [pooler(net, x) for x in outputs]
     if file_output is None:
@@ -528,7 +532,7 @@ def build_graph(net: OpenvinoNetwork, spec: ModelSpec, file_output: Node | None 
     return net.model(*outputs)
 
 
-def tokens_read(net: OpenvinoNetwork, outputs: Sequence[Node]) -> list[Node]:
+def select_tokens(net: OpenvinoNetwork, outputs: Sequence[Node]) -> list[Node]:
     """Return the rows [n, ...] of outputs [B, L, ...] that the input READ selects."""
     indices = net.parameter(READ, 1)
     width = [size.get_length() for size in list(outputs[0].get_partial_shape())[2:]]

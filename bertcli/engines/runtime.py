@@ -2,7 +2,7 @@
 
     spec = ModelSpec(folder, Compute(dtype="bfloat16"))
     runtime = open_runtime(spec, lambda: open_tokenizer(folder))
-    vectors = result_of(runtime.run(Tokens.of(rows), finish))   # encoded texts
+    vectors = result_of(runtime.run(PackedTokens.of(rows), reduction))  # encoded texts
 
 Only this module combines a tokenizer, a config, weights and a device, and chooses the engine, by
 the user's options and the machine. Invalid options are rejected before the weights are read.
@@ -27,37 +27,38 @@ from bertcli.versions import install_command, require_torch
 # --- opening ---
 
 
-def open_runtime(spec: ModelSpec, tokenizer: Callable[[], Tokenizer]) -> Runtime:
+def open_runtime(spec: ModelSpec, load_tokenizer: Callable[[], Tokenizer]) -> Runtime:
     """Open a model with the requested engine, on each requested device.
 
-    ``tokenizer`` is called while the first engine loads. Raises ModelError for a folder that is not
-    a complete model of this class, UsageError for an option that this model or this machine does
-    not support.
+    ``load_tokenizer`` is called while the first engine loads. Raises ModelError for a folder that
+    is not a complete model of this class, UsageError for an option that this model or this machine
+    does not support.
     """
-    if spec.kind in (STATIC, TERM_TABLE):
+    if spec.architecture in (STATIC, TERM_TABLE):
         from bertcli.engines.static_engine import open_static
 
-        engine: Engine = open_static(spec, tokenizer())
+        engine: Engine = open_static(spec, load_tokenizer())
     else:
-        engine = open_engine(spec, tokenizer)
-    places = ", ".join(engine.places)
-    LOG.detail(f"model: {spec.folder}; runs on {places}, threads {engine.threads}")
+        engine = open_engine(spec, load_tokenizer)
+    devices = ", ".join(engine.devices)
+    LOG.detail(f"model: {spec.folder}; runs on {devices}, threads {engine.threads}")
     engines = [engine]
-    for place in engine.places[1:]:
-        compute = replace(spec.compute, backend=engine.backend, device=place)
-        engines.append(open_engine(replace(spec, compute=compute), tokenizer))
-    return Runtime(spec, tokenizer(), engines)
+    for device in engine.devices[1:]:
+        compute = replace(spec.compute, backend=engine.backend, device=device)
+        engines.append(open_engine(replace(spec, compute=compute), load_tokenizer))
+    return Runtime(spec, load_tokenizer(), engines)
 
 
 def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
     """Open a model on the first requested device. Raises as `open_runtime` does.
 
     backend auto is OpenVINO on a CPU if it is installed and supports the options, else torch.
+    OpenVINO calls ``meanwhile`` while it compiles the model.
     """
     backend = spec.compute.backend
     reason = option("backend", "torch") if backend == "torch" else ""
     if backend == "auto":
-        reason = _not_openvino(spec)
+        reason = _why_not_openvino(spec)
         LOG.detail(f"backend: torch ({reason})" if reason else "backend: openvino")
     if not reason:
         from bertcli.engines.openvino_engine import open_compiled
@@ -71,11 +72,10 @@ def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
                 f"{failed.marked}; torch runs the model instead ({option('backend', 'torch')})"
             )
     if spec.compute.dtype == "int8":
+        remedy = "leave that out" if openvino_installed() else install_command("int8")
         raise UsageError(
             f"{option('dtype', 'int8')} is not possible: OpenVINO computes it, on a CPU ({reason})",
-            f"leave that out, or use {option('dtype', 'float32')}"
-            if openvino_installed()
-            else f"{install_command('int8')}, or use {option('dtype', 'float32')}",
+            f"{remedy}, or use {option('dtype', 'float32')}",
         )
     require_torch(f"running the model ({reason})" if reason else "running the model")
     from bertcli.engines.torch_engine import open_torch
@@ -83,25 +83,26 @@ def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:
     return open_torch(spec)
 
 
-def _not_openvino(spec: ModelSpec) -> str:
+def _why_not_openvino(spec: ModelSpec) -> str:
     """Return why OpenVINO cannot run this model here; "" if it can."""
     compute = spec.compute
     if not openvino_installed():
         return "OpenVINO is not installed"
-    if reason := compute.beyond_openvino:
-        return reason
+    if compute.unsupported_by_openvino:
+        return compute.unsupported_by_openvino
     if compute.device == "auto" and compute.dtype != "int8" and gpu_possible():
         from bertcli.engines.torch_engine import available_devices
 
-        if (best := available_devices()[0]) != "cpu":
-            return f"device {best}"
+        fastest = available_devices()[0]
+        if fastest != "cpu":
+            return f"device {fastest}"
     return ""
 
 
 # --- size of a window ---
 
-COMMITTED = 1 << 18  # characters of a window for a small model: about ten seconds of CPU time
-SMALL_MODEL = 6 * 384**2  # layers times the square of the width, of all-MiniLM-L6-v2
+WINDOW_CHARACTERS = 1 << 18  # for a small model: about ten seconds of CPU time
+SMALL_MODEL_SIZE = 6 * 384**2  # layers times the square of the width, of all-MiniLM-L6-v2
 
 
 def window_characters(runtime: Runtime) -> int:
@@ -109,49 +110,59 @@ def window_characters(runtime: Runtime) -> int:
 
     They depend on the model alone, so a resumed run has the same windows.
     """
-    if runtime.engine.places[0] != "cpu":
+    if runtime.engine.devices[0] != "cpu":
         return CHARACTERS
-    if runtime.spec.kind in (STATIC, TERM_TABLE):
-        return COMMITTED
+    if runtime.spec.architecture in (STATIC, TERM_TABLE):
+        return WINDOW_CHARACTERS
     size = runtime.config.num_hidden_layers * runtime.config.hidden_size**2
-    return max(FIRST_CHARACTERS, COMMITTED * SMALL_MODEL // max(size, SMALL_MODEL))
+    relative_size = max(size, SMALL_MODEL_SIZE)
+    return max(FIRST_CHARACTERS, WINDOW_CHARACTERS * SMALL_MODEL_SIZE // relative_size)
 
 
 # --- tokenizer and limits ---
 
 
 def token_limit(
-    config: BertConfig, tokenizer: Tokenizer, asked: int | None, meant: int | None = None
+    config: BertConfig,
+    tokenizer: Tokenizer,
+    requested: int | None,
+    folder_limit: int | None = None,
 ) -> int:
-    """Return the maximum tokens of a text: ``asked``, else the folder's ``meant``, else what fits.
+    """Return the maximum tokens of a text.
 
-    Raises UsageError if ``asked`` is more than the model has positions.
+    That is ``requested``, else ``folder_limit``, else the tokenizer's limit, else all positions of
+    the model. Raises UsageError if ``requested`` is more than the model has positions.
     """
-    fits = config.most_tokens
-    if asked is not None and asked > fits:
+    positions = config.most_tokens
+    if requested is not None and requested > positions:
         raise UsageError(
-            f"{option('max_length', asked)} is more than the {fits} positions of this model",
-            f"give at most {fits}",
+            f"{option('max_length', requested)} is more than the {positions} positions of this "
+            "model",
+            f"give at most {positions}",
         )
-    return asked or min(meant or tokenizer.limit or fits, fits)
+    return requested or min(folder_limit or tokenizer.limit or positions, positions)
 
 
 def open_tokenizer(
-    folder: ModelFolder, *, kind: str = "", parse_special: bool = True, extra: bool = False
+    folder: ModelFolder,
+    *,
+    architecture: str = "",
+    parse_special: bool = True,
+    reads_extra_ids: bool = False,
 ) -> Tokenizer:
     """Load the tokenizer of a model. Raises ModelError if the model cannot take its tokens.
 
-    It returns the same columns as in transformers, with token types or without. With ``extra``, it
-    also returns ids of extra embeddings.
+    It returns the same columns as in transformers, with token types or without. A model with extra
+    embeddings is refused unless the caller ``reads_extra_ids``.
     """
     tokenizer = Tokenizer.load(folder, parse_special=parse_special)
     for message in tokenizer.warnings:
         LOG.warn(message)
-    if kind in (STATIC, TERM_TABLE):
+    if architecture in (STATIC, TERM_TABLE):
         return tokenizer
     config = folder.config
-    if not extra:
-        refuse_extra(folder, config)
+    if not reads_extra_ids:
+        refuse_extra_embeddings(folder, config)
     # Some checkpoints have a tokenizer with more tokens than embeddings: tokens were added without
     # resizing the model. transformers loads them, and fails at the first such token.
     tokenizer.refuse_beyond(config.vocab_size, folder)
@@ -161,7 +172,7 @@ def open_tokenizer(
     return tokenizer
 
 
-def refuse_extra(folder: ModelFolder, config: BertConfig) -> None:
+def refuse_extra_embeddings(folder: ModelFolder, config: BertConfig) -> None:
     """Raise ModelError for a model that needs ids of extra embeddings."""
     if config.extra_embeddings:
         names = ", ".join(config.extra_embeddings)
@@ -179,11 +190,12 @@ def refuse_pairs(batch: Sequence[Encoded], config: BertConfig) -> None:
         _refuse_types(item.columns["token_type_ids"], config, f"{item.record.where}: a text pair")
 
 
-def _refuse_types(types: Sequence[int], config: BertConfig, what: str) -> None:
-    last = max(types, default=0)
-    if not config.takes_types(last):
+def _refuse_types(token_types: Sequence[int], config: BertConfig, text: str) -> None:
+    """Raise ModelError for a token type without embedding; ``text`` says whose it is."""
+    largest = max(token_types, default=0)
+    if not config.takes_types(largest):
         raise ModelError(
-            f"{what} has token type {last}, but the model has {config.type_vocab_size} of them "
+            f"{text} has token type {largest}, but the model has {config.type_vocab_size} of them "
             "(type_vocab_size)",
             "give single texts, or a model that was trained on pairs, with its own tokenizer",
         )

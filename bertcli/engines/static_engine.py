@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.engines.engine import Arriving, Engine, Finish, ModelSpec, Tokens
+from bertcli.engines.engine import Engine, ModelSpec, PackedTokens, Reduction, WaitForOutputs
 from bertcli.errors import ModelError
 from bertcli.families.structure import BERT
 from bertcli.io.typed_json import LARGEST_NUMBER, parse
@@ -38,7 +38,7 @@ class StaticTable(Engine):
     rows: np.ndarray  # [V, D], float32, float16 or int8
     mapping: np.ndarray | None = None  # token id -> row
     weights: np.ndarray | None = None  # one per token id
-    dropped: int | None = None  # the id of the unknown token, if it is left out
+    omitted_id: int | None = None  # the id of the unknown token, if it is left out
     budget = LARGEST_NUMBER  # all texts are one batch
 
     def __post_init__(self) -> None:
@@ -62,24 +62,24 @@ class StaticTable(Engine):
             return vectors
         return vectors * self.weights[ids][:, None]
 
-    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+    def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
         """Return the mean vector of the tokens of each text; zeros for a text without tokens."""
         vectors = np.zeros((len(batch), self.config.hidden_size), np.float32)
         for vector, (start, end) in zip(vectors, pairwise(batch.offsets.tolist()), strict=True):
             ids = batch.ids[start:end]
-            if self.dropped is not None:
-                ids = ids[ids != self.dropped]
-            for first in range(0, len(ids), TOKENS_PER_SUM):
-                vector += np.add.reduce(self._vectors(ids[first : first + TOKENS_PER_SUM]), 0)
+            if self.omitted_id is not None:
+                ids = ids[ids != self.omitted_id]
+            for step in range(0, len(ids), TOKENS_PER_SUM):
+                vector += np.add.reduce(self._vectors(ids[step : step + TOKENS_PER_SUM]), 0)
             vector /= max(len(ids), 1)
         return lambda: vectors
 
     def facts(self) -> dict[str, Any]:
-        """Return what the numbers depend on."""
+        """Return the facts that determine the outputs."""
         return {
             "backend": "static",
             "dtype": "float32",
-            "drops_unknown": self.dropped is not None,
+            "drops_unknown": self.omitted_id is not None,
             "device": "cpu",
         }
 
@@ -98,11 +98,13 @@ def read_table(folder: ModelFolder) -> StaticTable:
     rows = map_tensor(tensors[name])
     if tensors[name].dtype == "F64":
         rows = as_float32(rows, tensors[name])
-    lists = {name: map_tensor(tensors[name]) for name in ("mapping", "weights") if name in tensors}
-    if rows.ndim != 2 or not rows.size or any(array.ndim != 1 for array in lists.values()):
+    token_arrays = {
+        key: map_tensor(tensors[key]) for key in ("mapping", "weights") if key in tensors
+    }
+    if rows.ndim != 2 or not rows.size or any(a.ndim != 1 for a in token_arrays.values()):
         raise ModelError(f"{files.files[0]}: {name} is no table, or what belongs to it is no list")
-    mapping = lists.get("mapping")
-    weights = lists.get("weights")
+    mapping = token_arrays.get("mapping")
+    weights = token_arrays.get("weights")
     if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(rows):
         raise ModelError(f"{files.files[0]}: mapping names rows that {name} does not have")
     if weights is not None:
@@ -112,13 +114,14 @@ def read_table(folder: ModelFolder) -> StaticTable:
 
 def open_static(spec: ModelSpec, tokenizer: Tokenizer) -> StaticTable:
     """Open a table. Raises ModelError if it is incomplete, or smaller than the vocabulary."""
-    if spec.kind == TERM_TABLE:  # embedding/sparse.py reads the weights: vectors have no dimension
+    if spec.architecture == TERM_TABLE:  # embedding/sparse.py reads the weights: no vectors here
         ids = tokenizer.core.get_vocab().values()  # may have gaps
         return StaticTable(np.zeros((1 + max(ids, default=0), 0), np.float32))
     folder = spec.folder.encoder
     table = read_table(folder)
     tokenizer.refuse_beyond(table.config.vocab_size, folder)
-    table.dropped = unknown_id(tokenizer) if spec.folder.is_model2vec else None
+    if spec.folder.is_model2vec:
+        table.omitted_id = unknown_id(tokenizer)
     return table
 
 
@@ -129,5 +132,5 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
         token = core.model.unk_token
         return None if token is None else core.token_to_id(token)
     unigram = parse(core.to_str())["model"]
-    index: int | None = unigram.get("unk_id")
-    return index
+    unknown: int | None = unigram.get("unk_id")
+    return unknown

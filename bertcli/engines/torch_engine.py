@@ -20,7 +20,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertcli.engines.compute import Backend
-from bertcli.engines.engine import Arriving, Engine, Finish, ModelSpec, Reading, Tokens, combined
+from bertcli.engines.engine import (
+    Engine,
+    ModelSpec,
+    PackedTokens,
+    Reduction,
+    StateSelection,
+    WaitForOutputs,
+    combine_layers,
+)
 from bertcli.errors import LOG, ModelError, UsageError, option
 from bertcli.model_folder import load as checkpoint
 from bertcli.model_folder.files import MODEL_FILES
@@ -126,7 +134,7 @@ def dtype_of(name: str) -> torch.dtype:
     return getattr(torch, "float32" if name == "auto" else name)
 
 
-def slow(dtype: torch.dtype, device: torch.device) -> str:
+def slow_dtype_warning(dtype: torch.dtype, device: torch.device) -> str:
     """Return a warning if a dtype is slow on a device, else an empty string."""
     if device.type == "cpu" and dtype.itemsize < 4:
         return "half precision may be slower than float32 on a CPU"
@@ -143,8 +151,8 @@ def use_threads(count: int | None) -> int:
 # --- the engine ---
 
 
-class Encoder(Engine):
-    """The engine: a torch model on a device."""
+class TorchEngine(Engine):
+    """A torch model on a device."""
 
     backend: Backend = "torch"
     same_bits = False
@@ -152,58 +160,59 @@ class Encoder(Engine):
     def __init__(
         self,
         model: BertModel | BertWithHead,
-        reading: Reading,
+        selection: StateSelection,
         device: torch.device,
     ) -> None:
         """Create the engine of a model that is on the device already."""
         self.model = model.eval()
-        self.reading = reading
+        self.selection = selection
         self.device = device
         self.bert = model.bert if isinstance(model, BertWithHead) else model
         self.config = self.bert.config
         self.on_cuda = device.type == "cuda"
         self.varlen = varlen_kernel(self.bert, device)
         self.depth = 2 if self.on_cuda else 1  # batches in flight
-        self.layers = reading.indices(self.config.num_hidden_layers)
+        self.layers = selection.layer_indices(self.config.num_hidden_layers)
 
     @torch.inference_mode()
-    def begin(self, batch: Tokens, finish: Finish) -> Arriving:
+    def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
         """Start a batch on the device; return a function that waits for its results."""
-        reading = self.reading
-        states, tokens = self._states(batch)
+        selection = self.selection
+        states, token_indices = self._states(batch)
         layer_states = {}
         for layer, state in enumerate(islice(states, max(self.layers) + 1)):
             if layer in self.layers:
-                layer_states[layer] = state.flatten(0, -2)[tokens]
-        x = combined([layer_states[layer] for layer in self.layers], reading.combine)
-        if reading.mean:
+                layer_states[layer] = state.flatten(0, -2)[token_indices]
+        x = combine_layers([layer_states[layer] for layer in self.layers], selection.combine)
+        if selection.token_mean:
             x = mean_states(x, batch.lengths.tolist())
-        elif reading.first or reading.token is not None:
-            x = x[self._to_device(reading.places(batch))]
-        return self._fetch(finish(self.model, x, reading.counts(batch)))
+        elif selection.first_token or selection.token_id is not None:
+            x = x[self._to_device(selection.token_indices(batch))]
+        return self._fetch(reduction(self.model, x, selection.row_counts(batch)))
 
-    def _states(self, batch: Tokens) -> tuple[Iterator[Tensor], Any]:
+    def _states(self, batch: PackedTokens) -> tuple[Iterator[Tensor], Any]:
         """Return the states of each layer, and the index of the tokens in the flattened states.
 
         States are [T, hidden] if the kernel takes packed texts, else [B, L, hidden].
         """
         longest = int(batch.lengths.max())
-        keep = None
-        at = None
+        mask = None
+        positions = None
         kernel = None
-        tokens: Any = ...
+        token_indices: Any = ...
         if self.varlen and batch.all_attended:
             columns = batch.columns.T.astype(np.int64, "C")
-            at = self._to_device(batch.places)
+            positions = self._to_device(batch.positions)
             kernel = self.varlen(self._to_device(batch.offsets.astype(np.int32)), longest)
         else:
-            columns, indices, attended = self.reading.padded(batch, longest)
+            columns, indices, attended = batch.padded(longest)
             if not attended.all():
-                keep = self._to_device(attended)
-            tokens = self._to_device(indices)  # indexing by the mask would synchronise the device
-        ids, types, *others = self._to_device(columns)
-        extra = dict(zip(batch.extra, others, strict=True))
-        return self.bert.states(ids, keep, types, at, extra, kernel), tokens
+                mask = self._to_device(attended)
+            # Indexing by the mask would synchronise the device.
+            token_indices = self._to_device(indices)
+        ids, types, *extra_ids = self._to_device(columns)
+        extra = dict(zip(batch.extra_embeddings, extra_ids, strict=True))
+        return self.bert.states(ids, mask, types, positions, extra, kernel), token_indices
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         """Copy an array to the device. The array may be changed immediately."""
@@ -212,7 +221,7 @@ class Encoder(Engine):
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
 
-    def _fetch(self, vectors: Tensor | Sequence[Tensor]) -> Arriving:
+    def _fetch(self, vectors: Tensor | Sequence[Tensor]) -> WaitForOutputs:
         """Start to copy vectors, or the vectors of each text, to the CPU as float32.
 
         Return a function that waits for them.
@@ -236,7 +245,7 @@ class Encoder(Engine):
         return wait
 
     def facts(self) -> dict[str, Any]:
-        """Return what the numbers depend on; all devices of a type compute the same."""
+        """Return the facts that determine the outputs; all devices of a type compute the same."""
         return {
             "backend": self.backend,
             "dtype": str(self.bert.embeddings.word_embeddings.weight.dtype)[6:],
@@ -248,7 +257,7 @@ class Encoder(Engine):
         }
 
 
-def open_torch(spec: ModelSpec) -> Encoder:
+def open_torch(spec: ModelSpec) -> TorchEngine:
     """Load a model onto the first of the selected devices.
 
     Raises ModelError for a folder without a complete model of this class, UsageError for options
@@ -259,21 +268,25 @@ def open_torch(spec: ModelSpec) -> Encoder:
     selected = devices(compute.device)
     dtype = dtype_of(compute.dtype)
     device = selected[0]
-    warning = slow(dtype, device)
+    warning = slow_dtype_warning(dtype, device)
     if warning:
         LOG.warn(warning)
     model, _ = checkpoint.load(
-        spec.folder, ARCHITECTURES[spec.kind], pooler=spec.pooler, device=device, dtype=dtype
+        spec.folder,
+        ARCHITECTURES[spec.architecture],
+        pooler=spec.pooler,
+        device=device,
+        dtype=dtype,
     )
-    encoder = Encoder(model, spec.reading, device)
-    encoder.places = tuple(map(str, selected))
-    encoder.threads = threads
-    if encoder.on_cuda and dtype == torch.bfloat16:
-        fuse_gelu(encoder.bert)
+    engine = TorchEngine(model, spec.selection, device)
+    engine.devices = tuple(map(str, selected))
+    engine.threads = threads
+    if engine.on_cuda and dtype == torch.bfloat16:
+        fuse_gelu(engine.bert)
     # Tokens per batch: they fit the cache of a CPU, or keep a GPU busy.
     default_budget = 4096 if device.type == "cpu" else 1 << 16
-    encoder.budget = compute.batch_tokens or default_budget
-    return encoder
+    engine.budget = compute.batch_tokens or default_budget
+    return engine
 
 
 def fuse_gelu(model: BertModel) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from bertcli.embedding.record_embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from bertcli.errors import InputError
 from bertcli.formats.tables import rounded
 from bertcli.io.streams import blocks, open_bytes

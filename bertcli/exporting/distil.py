@@ -42,10 +42,10 @@ from typing import Any
 import numpy as np
 
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_modules import put_modules
-from bertcli.engines.engine import Tokens
+from bertcli.embedding.record_embedder import RecordEmbedder
+from bertcli.embedding.sentence_modules import write_modules_file
+from bertcli.engines.engine import PackedTokens
 from bertcli.engines.static_engine import unknown_id
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.formats.safetensors import write_arrays
@@ -203,12 +203,12 @@ class Distillation:
         corpus_paths = reader.source.paths if reader else ()
         inputs: list[str | Path] = [*source.model_files, *corpus_paths]
         with whole_folder(self.output, "distil", overwrite=self.overwrite, inputs=inputs) as folder:
-            teacher = Embedder.open(
+            teacher = RecordEmbedder.open(
                 source, replace(self.teacher_options, pooling="mean", normalize=False)
             )
             tokenizer = teacher.runtime.tokenizer
             token_ids = student_ids(tokenizer)
-            dim = self._dim(min(teacher.nothing.shape[-1], len(token_ids) - 1))
+            dim = self._dim(min(teacher.empty_output.shape[-1], len(token_ids) - 1))
             inner = self._inner_tokens(tokenizer)
             corpus = CorpusCounts(np.zeros(teacher.runtime.config.vocab_size, np.int64))
             if reader:
@@ -273,7 +273,7 @@ class Distillation:
         return [index for token, index in core.get_vocab().items() if token.startswith(prefix)]
 
     def _states(
-        self, teacher: Embedder, pieces: Sequence[tuple[int, ...]], show: Show
+        self, teacher: RecordEmbedder, pieces: Sequence[tuple[int, ...]], show: Show
     ) -> np.ndarray:
         """Return the mean state of each piece (a token, or the tokens of a word), [V, H].
 
@@ -285,7 +285,7 @@ class Distillation:
             batch = pieces[start : start + TOKENS_PER_RUN]
             texts = [*map(tokenizer.build_inputs_with_special_tokens, batch)]
             columns = np.array([(index, 0) for index in chain(*texts)], np.uint32)
-            tokens = Tokens(columns, np.cumsum([0, *map(len, texts)]))
+            tokens = PackedTokens(columns, np.cumsum([0, *map(len, texts)]))
             batches.append(teacher.vectors_of(tokens))
             piece_count = start + len(texts)
             show(Advance(piece_count, "tokens", piece_count / len(pieces)))
@@ -335,7 +335,7 @@ class Distillation:
             "max_length": None,  # no library truncates texts
         }
         write_json(folder / "config.json", config)
-        put_modules(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
+        write_modules_file(folder, {"": "StaticEmbedding", "1_Normalize": "Normalize"})
         return variance
 
     def _measure(self, texts: Sequence[Any], folder: Path, plain: Path, show: Show) -> None:
@@ -343,12 +343,12 @@ class Distillation:
 
         Both the student and ``plain``, a student without the corpus, are compared.
         """
-        teacher = RecordVectors(Embedder.open(self.source, self.teacher_options), texts)
+        teacher = RecordVectors(RecordEmbedder.open(self.source, self.teacher_options), texts)
         teacher.execute(show)
         is_compared = np.ones(len(texts), bool)
         for name, path in (("agreement", folder), ("agreement_without_corpus", plain)):
             model = ModelFolder(path, self.output.name)
-            student = RecordVectors(Embedder.open(model, EmbedOptions()), texts)
+            student = RecordVectors(RecordEmbedder.open(model, EmbedOptions()), texts)
             student.execute(show)
             agreement = similarity_agreement(teacher.vectors, student.vectors, is_compared)
             self.manifest[name] = asdict(agreement)

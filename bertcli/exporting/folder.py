@@ -18,27 +18,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.embedding.sentence_modules import (
-    EPSILON,
+    LAYER_NORM_EPSILON,
     Dense,
     UnitLength,
     VectorModule,
     VectorNorm,
 )
-from bertcli.engines.compute import nncf, openvino, settings
-from bertcli.engines.engine import Reading, Tokens
+from bertcli.engines.compute import compile_settings, import_nncf, import_openvino
+from bertcli.engines.engine import PackedTokens, StateSelection
 from bertcli.engines.openvino_engine import inputs_of
 from bertcli.engines.openvino_graph import (
     LOGITS,
     STATES,
     Node,
     OpenvinoNetwork,
-    activated,
+    apply_activation,
+    hidden_states,
     logits,
-    means,
-    states,
+    token_means,
 )
 from bertcli.errors import BertcliError, ModelError, UsageError, option
 from bertcli.exporting.graphs import (
@@ -84,7 +84,7 @@ def pool(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
             is_token = net("Unsqueeze", net.is_token, [2])
             return net("ReduceMax", net("Select", is_token, x, -np.inf), [1])
         case "mean":
-            return means(net, x)
+            return token_means(net, x)
     raise ModelError(f"a model with pooling {mode} cannot be exported", "cls, max and mean can be")
 
 
@@ -95,22 +95,22 @@ def apply_module(net: OpenvinoNetwork, x: Node, module: VectorModule) -> Node:
             length = net("Sqrt", net("ReduceSum", net("Multiply", x, x), [-1]))
             return net("Divide", x, net("Unsqueeze", net("Maximum", length, 1e-12), -1))
         case VectorNorm():
-            x = net("MVN", x, [-1], eps=EPSILON)
+            x = net("MVN", x, [-1], eps=LAYER_NORM_EPSILON)
             return net("Add", net("Multiply", x, module.weight), module.bias)
         case Dense():
             y = net("MatMul", x, module.weight)
             if module.bias is not None:
                 y = net("Add", y, module.bias)
-            y = activated(net, y, TORCH_CLASSES[module.activation])
+            y = apply_activation(net, y, TORCH_CLASSES[module.activation])
             if module.residual is None:
                 return y
             return net("Add", y, net("MatMul", x, module.residual))
 
 
-def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node]:
+def sentence_outputs(net: OpenvinoNetwork, embedder: RecordEmbedder) -> dict[str, Node]:
     """Return the outputs: last hidden states [B, L, hidden] and text vectors [B, D]."""
     options = embedder.options
-    (hidden,) = states(net, (net.config.num_hidden_layers,))
+    (hidden,) = hidden_states(net, (net.config.num_hidden_layers,))
     pooled = [pool(net, hidden, mode) for mode in options.modes]
     vectors = pooled[0] if len(pooled) == 1 else net("Concat", *pooled, axis=-1)
     for module in embedder.modules:
@@ -124,11 +124,11 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: Embedder) -> dict[str, Node
     return {STATES: hidden, VECTORS: vectors}
 
 
-def head_outputs(net: OpenvinoNetwork, reading: Reading) -> dict[str, Node]:
+def head_outputs(net: OpenvinoNetwork, reading: StateSelection) -> dict[str, Node]:
     """Return the output of a model with a head: its logits."""
-    (hidden,) = states(net, (net.config.num_hidden_layers,))
-    if reading.single:
-        hidden = pool(net, hidden, "mean" if reading.mean else "cls")
+    (hidden,) = hidden_states(net, (net.config.num_hidden_layers,))
+    if reading.one_row_per_text:
+        hidden = pool(net, hidden, "mean" if reading.token_mean else "cls")
     return {LOGITS: logits(net, hidden)}
 
 
@@ -163,7 +163,9 @@ def export(
             f"{option('output', output)} is named like a file, but export writes a folder",
             f"-o {folder_name} {option('to', 'onnx')} writes {folder_name}/{FILES['onnx']}",
         )
-    nncf_module = nncf() if options.dtype == "int8" else None  # a missing package fails early
+    nncf_module = (
+        import_nncf() if options.dtype == "int8" else None
+    )  # a missing package fails early
     model = _open_model(source)
     spec = model.runtime.spec
     config = model.runtime.config
@@ -171,7 +173,7 @@ def export(
         raise ModelError(f"{spec.folder}: a model with extra embeddings cannot be exported")
     texts = calibration_texts(spec, config)
     held_out = texts[::HELD_OUT_INTERVAL]
-    weights = read_weights(spec.folder, spec.kind, spec.pooler)
+    weights = read_weights(spec.folder, spec.architecture, spec.pooler)
     sample: list[dict[str, np.ndarray]] = []  # inputs of the graph that calibrate it
     if nncf_module:
         for index, text in enumerate(texts):
@@ -181,10 +183,10 @@ def export(
     elif options.dtype == "bfloat16":
         weights = round_to_bfloat16(weights)
     net = OpenvinoNetwork(weights)
-    if isinstance(model, Embedder):
+    if isinstance(model, RecordEmbedder):
         outputs = sentence_outputs(net, model)
     else:
-        outputs = head_outputs(net, spec.reading)
+        outputs = head_outputs(net, spec.selection)
     graph = named_model(net, outputs)
     if nncf_module:
         arrays = [[inputs[name] for name in net.inputs] for inputs in sample]
@@ -219,12 +221,12 @@ def export(
     return manifest
 
 
-def _open_model(source: ModelFolder) -> Embedder | Head:
+def _open_model(source: ModelFolder) -> RecordEmbedder | Head:
     """Open a model with the head in its config.json, or for sentence vectors without one."""
     command = "" if (source.path / MODULES).exists() else command_of(source)
     if command:
         return Head.open(source, COMMANDS[command], Settings("openvino"))
-    return Embedder.open(source, EmbedOptions("openvino"))
+    return RecordEmbedder.open(source, EmbedOptions("openvino"))
 
 
 def _copy_configs(source: ModelFolder, folder: Path) -> None:
@@ -269,30 +271,32 @@ def round_to_bfloat16(weights: Weights) -> Weights:
 # --- accuracy ---
 
 
-def agreement(model: Embedder | Head, graph: Any, texts: Sequence[Tokens]) -> dict[str, float]:
+def agreement(
+    model: RecordEmbedder | Head, graph: Any, texts: Sequence[PackedTokens]
+) -> dict[str, float]:
     """Compare the outputs of a graph with the model's in float32, on texts of the sample.
 
     Return the number of texts, the worst and the mean cosine, and the largest difference.
     """
-    compiled = openvino().Core().compile_model(graph, "CPU", settings("float32"))
+    compiled = import_openvino().Core().compile_model(graph, "CPU", compile_settings("float32"))
     names = [value.get_any_name() for value in compiled.inputs]
     cosines = []
     largest_difference = 0.0
-    reading = model.runtime.spec.reading
+    reading = model.runtime.spec.selection
     for text in texts:
         inputs = inputs_of(text, model.runtime.config.most_tokens)
         outputs = compiled({name: inputs[name] for name in names})
-        if isinstance(model, Embedder):
+        if isinstance(model, RecordEmbedder):
             (expected,) = model.vectors_of(text)
             (found,) = outputs[VECTORS]
         else:
-            finish = partial(head_logits, is_per_text=reading.single)
+            finish = partial(head_logits, is_per_text=reading.one_row_per_text)
             (expected,) = model.run(text, finish)
             (found,) = outputs[LOGITS]
-            if not reading.single:
+            if not reading.one_row_per_text:
                 found = found[: len(text.ids)]  # without padding
-            if reading.token is not None:
-                found = found[text.ids == reading.token]
+            if reading.token_id is not None:
+                found = found[text.ids == reading.token_id]
         largest_difference = max(largest_difference, float(np.abs(expected - found).max()))
         cosines.append(_cosine(expected, found))
     return {

@@ -1,6 +1,6 @@
 """Write the graph of a model as OpenVINO IR or ONNX, and quantize it to 8 bits.
 
-    (x,) = states(net, [depth])     # [B, L, hidden]
+    (x,) = hidden_states(net, [depth])     # [B, L, hidden]
     graph = named_model(net, {STATES: x})
     write_onnx(graph, Path("DIR/onnx/model.onnx"))
 
@@ -34,9 +34,15 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.engines.compute import openvino, settings
-from bertcli.engines.engine import ModelSpec, Tokens
-from bertcli.engines.openvino_graph import OUTLIERS, Node, OpenvinoNetwork, named_node, states
+from bertcli.engines.compute import compile_settings, import_openvino
+from bertcli.engines.engine import ModelSpec, PackedTokens
+from bertcli.engines.openvino_graph import (
+    OUTLIERS,
+    Node,
+    OpenvinoNetwork,
+    hidden_states,
+    named_node,
+)
 from bertcli.errors import BertcliError, ModelError, option
 from bertcli.model_folder.weights import Weights
 from bertcli.models.config import BertConfig
@@ -51,7 +57,7 @@ VECTORS = "sentence_embedding"  # name of an output, besides STATES and LOGITS
 def named_model(net: OpenvinoNetwork, outputs: Mapping[str, Node]) -> Any:
     """Return an OpenVINO model with these outputs, by name."""
     model = net.model(*(named_node(node, name) for name, node in outputs.items()))
-    return openvino().Model(model)  # the class that NNCF expects
+    return import_openvino().Model(model)  # the class that NNCF expects
 
 
 def write_openvino(graph: Any, path: Path) -> None:
@@ -60,7 +66,7 @@ def write_openvino(graph: Any, path: Path) -> None:
     Raises OSError if they cannot be written.
     """
     try:
-        openvino().save_model(graph, str(path), compress_to_fp16=False)
+        import_openvino().save_model(graph, str(path), compress_to_fp16=False)
     except RuntimeError as failed:
         if "iostream" not in str(failed):  # an error of C++ streams
             raise
@@ -233,15 +239,15 @@ CHANNEL_AXES = {
 SMOOTHING = 0.7  # alpha of SmoothQuant: the share moved from activations to weights
 
 
-def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[Tokens]:
+def calibration_texts(spec: ModelSpec, config: BertConfig) -> list[PackedTokens]:
     """Return the tokenized texts of the calibration sample."""
     tokenizer = Tokenizer.load(spec.folder)
     layout = Layout(truncation="longest_first", max_length=config.most_tokens)
-    read_token = spec.reading.token
+    read_token = spec.selection.token_id
     lines = files(__package__).joinpath("calibration.txt").read_text("utf-8").splitlines()
     texts = []
     for item in tokenizer.encode_records([Record(line) for line in lines], layout):
-        text = Tokens.of([item])
+        text = PackedTokens.of([item])
         if read_token is not None:  # the model reads only this token: put one in the middle
             text.ids[len(text.ids) // 2] = read_token
         texts.append(text)
@@ -255,10 +261,10 @@ def split_outliers(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]])
     Raises ModelError for NaN, infinite or too large activations.
     """
     net = OpenvinoNetwork(weights)
-    states(net, [net.config.num_hidden_layers])
-    maxima = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.widened.values()]
-    graph = openvino().Model(net.model(*maxima))
-    model = openvino().compile_model(graph, "CPU", settings("float32"))
+    hidden_states(net, [net.config.num_hidden_layers])
+    maxima = [net("ReduceMax", net("Abs", wide), [0, 1]) for wide in net.wide_activations.values()]
+    graph = import_openvino().Model(net.model(*maxima))
+    model = import_openvino().compile_model(graph, "CPU", compile_settings("float32"))
     maxima_of_texts = [
         [*model({name: inputs[name] for name in net.inputs}).values()] for inputs in sample
     ]
@@ -270,7 +276,7 @@ def split_outliers(weights: Weights, sample: Sequence[Mapping[str, np.ndarray]])
             "bertcli inspect --verify checks the weights",
         )
     arrays = {**weights.arrays}
-    for layer, activations in zip(net.widened, largest, strict=True):
+    for layer, activations in zip(net.wide_activations, largest, strict=True):
         count = max(1, len(activations) // OUTLIER_INTERVAL)
         is_outlier = np.zeros(len(activations), bool)
         is_outlier[np.argsort(-activations, kind="stable")[:count]] = True

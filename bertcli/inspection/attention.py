@@ -19,7 +19,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bertcli.embedding.options import layers_in
+from bertcli.embedding.options import parse_layers
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
 from bertcli.formats.tables import compact
 from bertcli.inspection.folder import FolderReport
@@ -318,7 +318,7 @@ def write_maps(
 
 def parse_selection(text: str | None, name: str) -> Selection:
     """Parse numbers of layers or heads, such as "0,5" and "-1"; "all" is None."""
-    return None if text in (None, "all") else layers_in(text, name)
+    return None if text in (None, "all") else parse_layers(text, name)
 
 
 def record_attention(
@@ -341,17 +341,19 @@ def record_attention(
     from bertcli.models.bert import BertModel
     from bertcli.models.forward_passes import attention_maps
 
-    tokenizer = open_tokenizer(report.bert, extra=True)
+    tokenizer = open_tokenizer(report.bert, reads_extra_ids=True)
     model, _ = load(report.bert, BertModel, pooler=False)
     config = report.config
     extra = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
     layout = Layout(
-        (*TOKEN_COLUMNS, *extra.needed), max_length=config.most_tokens, truncation="longest_first"
+        (*TOKEN_COLUMNS, *extra.needed_columns),
+        max_length=config.most_tokens,
+        truncation="longest_first",
     )
     special_tokens = {tokenizer.roles[role] for role in ("cls_token", "sep_token", "pad_token")}
     results = []
     for record in records:
-        (encoded,) = extra.added(tokenizer.encode_records([record], layout), tokenizer)
+        (encoded,) = extra.add_to(tokenizer.encode_records([record], layout), tokenizer)
         refuse_pairs([encoded], config)
         if not encoded.length:
             raise InputError("the text has no tokens")

@@ -20,7 +20,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from bertcli.embedding.options import COLBERT, Sentence, option_for, read_sentence
+from bertcli.embedding.options import (
+    COLBERT,
+    SentenceSettings,
+    read_sentence_settings,
+    required_option,
+)
 from bertcli.errors import ModelError, on_command_line, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.formats.safetensors import StoredTensor
@@ -97,7 +102,7 @@ class ModelReport:
     tensors: Sequence[StoredTensor]
     tokens: int  # number of word embeddings
     tokenizer: dict[str, Any] | None
-    sentence: Sentence
+    sentence: SentenceSettings
     warnings: list[str]  # without a tokenizer, the first one gives the reason
 
     @property
@@ -276,8 +281,8 @@ class FolderReport(ModelReport):
         yield from super().concerns()
         if self.weights.format not in FORMATS_WITHOUT_TENSORS:
             yield from self._weight_concerns()
-        if required_option := option_for(self.folder):
-            yield f"the model makes no vector of a text: embed requires {required_option}"
+        if needed := required_option(self.folder):
+            yield f"the model makes no vector of a text: embed requires {needed}"
         else:
             for name in self.sentence.unknown:
                 yield f"sentence module {name} is unknown: embed requires {option('pooling')}"
@@ -324,7 +329,7 @@ def inspect_folder(folder: ModelFolder) -> FolderReport:
     tensors = []
     if weights.format not in FORMATS_WITHOUT_TENSORS:
         tensors = read_tensors(weights)
-    sentence = read_sentence(folder, pooling="none")
+    sentence = read_sentence_settings(folder, pooling="none")
     try:
         comparison = _comparison(encoder, tensors, is_sentence_model=bool(sentence.modules))
         counts = {
@@ -422,7 +427,7 @@ def inspect_static(folder: ModelFolder) -> StaticReport:
         width=table.config.hidden_size,
         tokenizer=tokenizer,
         warnings=warnings,
-        sentence=read_sentence(folder),
+        sentence=read_sentence_settings(folder),
         config=dict(table_folder.json_object(CONFIGS[0])),
     )
     report.warnings.extend(map(on_command_line, report.concerns()))
@@ -513,13 +518,13 @@ def _check_tensors(report: FolderReport) -> VerifyCheck:
 
 def _check_modules(report: ModelReport) -> Iterator[VerifyCheck]:
     """Check that the modules and the layers of ColBERT and BGE-M3 have only finite numbers."""
-    from bertcli.embedding.late_interaction import BGE, linear
-    from bertcli.embedding.sentence_modules import READERS, linear_in
-    from bertcli.embedding.sparse import BGE as SPARSE_BGE
-    from bertcli.embedding.sparse import read_terms
+    from bertcli.embedding.late_interaction import BGE_LAYER, read_pickled_linear
+    from bertcli.embedding.sentence_modules import MODULE_READERS, read_linear
+    from bertcli.embedding.sparse import BGE_LAYER as SPARSE_BGE_LAYER
+    from bertcli.embedding.sparse import read_term_table
 
-    def read_term_table(module_folder: ModelFolder) -> Any:
-        return read_terms(module_folder, Tokenizer.load(folder))
+    def read_table(module_folder: ModelFolder) -> Any:
+        return read_term_table(module_folder, Tokenizer.load(folder))
 
     folder = report.folder
     readers: dict[str, Callable[[], Any]] = {}  # label -> reads the module
@@ -528,14 +533,14 @@ def _check_modules(report: ModelReport) -> Iterator[VerifyCheck]:
         module_folder = folder.subfolder(module.path)
         label = f"{module.path} ({class_name})"
         if class_name == TERM_TABLE:
-            readers[label] = partial(read_term_table, module_folder)
-        elif class_name in READERS and class_name != "Normalize":
-            readers[label] = partial(READERS[class_name], module_folder)
-    for name in (BGE, SPARSE_BGE):
+            readers[label] = partial(read_table, module_folder)
+        elif class_name in MODULE_READERS and class_name != "Normalize":
+            readers[label] = partial(MODULE_READERS[class_name], module_folder)
+    for name in (BGE_LAYER, SPARSE_BGE_LAYER):
         if (folder / name).exists():
-            readers[name] = partial(linear, folder / name)
+            readers[name] = partial(read_pickled_linear, folder / name)
     if isinstance(report, FolderReport) and COLBERT in report.config.architectures:
-        layer = partial(linear_in, report.bert.weights, report.bert, "linear.")
+        layer = partial(read_linear, report.bert.weights, report.bert, "linear.")
         readers["the linear layer of ColBERT"] = layer
     for label, read_module in readers.items():
         yield _check_finite(f"{label}: every number is finite", _attributes(read_module))

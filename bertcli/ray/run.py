@@ -39,13 +39,13 @@ from bertcli.records.reader import Reader
 from bertcli.runs.identity import not_resumable, refuse_changes, tokenizer_of
 from bertcli.runs.run_folder import json_text, put_json
 from bertcli.tokenizing.batch import Layout
-from bertcli.tokenizing.run import WINDOW, Task, TokenCounts
+from bertcli.tokenizing.run import RECORDS_PER_WINDOW, TokenCounts, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__, install_command
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.options import EmbedOptions
+    from bertcli.embedding.record_embedder import RecordEmbedder
 
 
 # --- one shard ---
@@ -202,14 +202,16 @@ class EmbedJob(_Job):
 
     def open(self) -> ReadyJob:
         """Load the model."""
-        from bertcli.embedding.embedder import Embedder
+        from bertcli.embedding.record_embedder import RecordEmbedder
         from bertcli.runs.vector_run import made_by
 
-        embedder = Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
+        embedder = RecordEmbedder.open(
+            self.model(files=files_for(self.options.dtype)), self.options
+        )
         by = {**made_by(embedder), "precision": self.precision}
         return ReadyJob(embedder, by, embedder.max_length)
 
-    def make(self, loaded: Embedder, reader: Reader, output: Path, about: About) -> None:
+    def make(self, loaded: RecordEmbedder, reader: Reader, output: Path, about: About) -> None:
         """Write the vectors of a shard and their manifest."""
         from bertcli.runs.vector_run import VectorRun, VectorTarget
 
@@ -231,7 +233,7 @@ class TokenizeJob(_Job):
     form: str
     extra: tuple[str, ...] = ()
     parse_special: bool = True
-    window: int = WINDOW  # number of records that are padded together
+    window: int = RECORDS_PER_WINDOW  # number of records that are padded together
 
     def open(self) -> ReadyJob:
         """Load the tokenizer."""
@@ -248,17 +250,17 @@ class TokenizeJob(_Job):
 
     def make(self, loaded: Tokenizer, reader: Reader, output: Path, about: About) -> None:
         """Write the token ids of a shard and their manifest."""
-        task = Task(self.layout, self.extra, self.form)
-        run = task.run(reader, loaded, self.window)
+        token_output = TokenOutput(self.layout, self.extra, self.form)
+        run = token_output.run(reader, loaded, self.window)
         files = OutputFiles(output)
         with files.locked():
             # If the run is killed after the output was renamed, this manifest identifies it.
             with (
                 files.new_output(json_text(about)) as raw,
                 packed(output, raw) as file,
-                writer_of(task.writer, to_file=True)(file) as put,
+                writer_of(token_output.writer, to_file=True)(file) as put,
             ):
-                task.write(run, run, put)
+                token_output.write(run, run, put)
             put_json(
                 files.manifest,
                 {

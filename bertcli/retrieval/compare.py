@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import unit
+from bertcli.embedding.sentence_modules import unit_vectors
 from bertcli.errors import BertcliError, InputError, counted, option
 from bertcli.formats.precision import PRECISIONS
 from bertcli.formats.tables import rounded
@@ -207,7 +207,7 @@ def similarity_agreement(a: Array, b: Array, is_finite: Array) -> SimilarityAgre
         return SimilarityAgreement(None, None, neighbours, count, seed)
     similarities = []
     for vectors in (a, b):
-        normalized = unit(vectors[sample]).astype(np.float32)
+        normalized = unit_vectors(vectors[sample]).astype(np.float32)
         similarities.append(normalized @ normalized.T)
     off_diagonal = ~np.eye(count, dtype=bool)
     pairs = [cosines[off_diagonal].astype(np.float64) for cosines in similarities]

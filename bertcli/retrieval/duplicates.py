@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import unit
+from bertcli.embedding.sentence_modules import unit_vectors
 from bertcli.formats.vector_files import Array
 from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.records.batch import RecordBatch
@@ -387,7 +387,7 @@ def cosines(vectors: Array, rows: Array, other_rows: Array) -> Array:
     """Return the cosines of pairs of rows in float64, [p]."""
     scores = [np.zeros(0)]
     for start in range(0, len(rows), PAIRS_PER_STEP):
-        left = unit(vectors[rows[start : start + PAIRS_PER_STEP]])
-        right = unit(vectors[other_rows[start : start + PAIRS_PER_STEP]])
+        left = unit_vectors(vectors[rows[start : start + PAIRS_PER_STEP]])
+        right = unit_vectors(vectors[other_rows[start : start + PAIRS_PER_STEP]])
         scores.append(np.einsum("nd,nd->n", left, right))
     return np.concatenate(scores).round(DIGITS)

@@ -32,7 +32,7 @@ from zlib import crc32
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.formats.arrays import ArrayParts, write_arrays
 from bertcli.formats.jsonl import to_json
@@ -120,7 +120,7 @@ class IndexUpdate:
     """The planned update of an index to the current files of its corpus."""
 
     path: Path
-    embedder: Embedder
+    embedder: RecordEmbedder
     reader: Reader
     corpus: Sequence[str]  # paths as given by the user
     old: SearchIndex | None
@@ -136,7 +136,7 @@ class IndexUpdate:
     def plan(
         cls,
         path: Path,
-        embedder: Embedder,
+        embedder: RecordEmbedder,
         reader: Reader,
         corpus: Sequence[str],
         old: SearchIndex | None,
@@ -190,7 +190,7 @@ class IndexUpdate:
     def _options(self) -> dict[str, Any]:
         """The options that determine the texts and their vectors."""
         options = self.reader.source.options
-        return self.embedder.chosen() | {name: options[name] for name in TEXT_OPTIONS}
+        return self.embedder.vector_settings() | {name: options[name] for name in TEXT_OPTIONS}
 
     @property
     def _other_options(self) -> dict[str, Any]:
@@ -426,7 +426,7 @@ class IndexRun(VectorRun):
         """
         assert isinstance(writer, IndexWriter)
         old = writer.plan.old
-        digests, vectors = writer.abandoned or ([], self.embedder.nothing)
+        digests, vectors = writer.abandoned or ([], self.embedder.empty_output)
         rows = {digest: row for row, digest in enumerate(digests)}
         if old is None:
             return rows, vectors
@@ -540,7 +540,7 @@ class IndexWriter(VectorWriter):
 
     def _write_vectors(self, sections: Sequence[Section], fresh: FreshRows) -> None:
         """Write the vectors of the new index."""
-        width = self.plan.embedder.nothing.shape[1]
+        width = self.plan.embedder.empty_output.shape[1]
 
         def blocks() -> Iterator[bytes]:
             for section in sections:
@@ -629,7 +629,7 @@ class IndexWriter(VectorWriter):
             "corpus": plan.corpus_entry(),
             "input": {name: options[name] for name in TEXT_OPTIONS},
             "read": {name: options[name] for name in OTHER_OPTIONS},
-            "chunks": plan.embedder.chunks,
+            "chunks": plan.embedder.makes_chunks,
             "rows": sum(section.size for section in sections),
             "files": [asdict(file) for file in files],
             "tag": tag,

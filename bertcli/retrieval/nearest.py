@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import unit
+from bertcli.embedding.sentence_modules import unit_vectors
 from bertcli.errors import InputError
 from bertcli.formats.vector_files import SAME_MODEL, Array
 from bertcli.records.record import Record
@@ -115,7 +115,7 @@ class Nearest(BestRows):
 
     def scaled(self, vectors: Array) -> Array:
         """Return vectors in float64 whose dot products are the scores."""
-        return vectors.astype(np.float64) if self.dot else unit(vectors)
+        return vectors.astype(np.float64) if self.dot else unit_vectors(vectors)
 
     def add(self, vectors: Array) -> None:
         """Add the next rows of the corpus, [n, D]. Raises InputError if they are not finite."""
@@ -125,7 +125,7 @@ class Nearest(BestRows):
         if not are_safe:
             refuse_infinite(vectors, self.rows)
             if not self.dot:
-                vectors = unit(vectors)
+                vectors = unit_vectors(vectors)
                 float32 = vectors.astype(np.float32)
                 squares = np.ones(len(vectors), np.float32)
         lengths = np.sqrt(squares)

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bertcli.embedding.embed_run import EmbedRun, RecordVectors
-from bertcli.embedding.embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Embedder
-from bertcli.embedding.options import EmbedOptions, read_sentence
+from bertcli.embedding.options import EmbedOptions, read_sentence_settings
 from bertcli.embedding.pooling import EmbeddedBlock
-from bertcli.embedding.sentence_modules import described, read_chain, unit
+from bertcli.embedding.record_embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, RecordEmbedder
+from bertcli.embedding.sentence_modules import describe_modules, read_modules, unit_vectors
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, InputError, counted, option
 from bertcli.formats.arrays import open_arrays
@@ -119,9 +119,11 @@ def recorded_options(
     model_facts = files_of_model(folder)
     if not folder.is_static:
         model_facts["config"] = numbers_of(folder.config)
-    modules = recorded.get("modules") if not options.several else None
+    modules = recorded.get("modules") if not options.has_several_rows else None
     if modules:
-        model_facts["modules"] = described(read_chain(folder, read_sentence(folder).of_texts))
+        model_facts["modules"] = describe_modules(
+            read_modules(folder, read_sentence_settings(folder).of_texts)
+        )
     for name, value in model_facts.items():
         if {**fingerprint, "modules": modules}.get(name) != value:
             other_model = fingerprint.get("model", "unknown")
@@ -140,14 +142,14 @@ def recorded_options(
         changes["pooling"] = "auto"
     changes["sparse"] = "sparse" in recorded
     updated = replace(options, token_vectors=False, **changes)
-    if updated.kind != options.kind:
+    if updated.row_unit != options.row_unit:
         needed = {
             "terms": f"search with {option('sparse')}",
             "tokens": f"search with {option('token_vectors')}",
         }
         raise InputError(
-            f"{path}: holds vectors of {updated.kind}, not of {options.kind}",
-            needed.get(updated.kind, f"leave out {option('vectors')}"),
+            f"{path}: holds vectors of {updated.row_unit}, not of {options.row_unit}",
+            needed.get(updated.row_unit, f"leave out {option('vectors')}"),
         )
     return updated
 
@@ -201,10 +203,10 @@ class Search:
     ``reader`` reads the texts of the corpus; None to search stored vectors or an index only.
     """
 
-    embedder: Embedder  # embeds the corpus
+    embedder: RecordEmbedder  # embeds the corpus
     options: SearchOptions
     reader: Reader | None
-    query_embedder: Embedder | None = None  # for models that embed queries differently
+    query_embedder: RecordEmbedder | None = None  # for models that embed queries differently
     temporary: TemporaryVectors | None = None  # vectors of the corpus if not stored
     index: SearchIndex | None = None  # the open index, if there is one
     rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # default: unchanged
@@ -252,9 +254,9 @@ class Search:
             raise InputError(
                 f"{path}: file not found", f"{option('corpus')} FILE computes the vectors"
             )
-        embedder = Embedder.open(folder, compute)
+        embedder = RecordEmbedder.open(folder, compute)
         similarity = embedder.sentence.similarity
-        scores = {"texts": "cosines", "terms": "dot products"}.get(compute.kind, "MaxSim")
+        scores = {"texts": "cosines", "terms": "dot products"}.get(compute.row_unit, "MaxSim")
         available = (None, "cosine", "dot", scores.lower())
         if not options.similarity and (similarity and similarity.lower()) not in available:
             LOG.warn(f"{similarity} similarity, the model's, is not available; scores are {scores}")
@@ -267,10 +269,10 @@ class Search:
                 special_tokens=True,
                 pooling="auto",
             )
-            query_embedder = Embedder.open(folder, query_options)
+            query_embedder = RecordEmbedder.open(folder, query_options)
         embedder = embedder.with_prompt(DOCUMENT_PROMPTS, options.corpus_prompt)
         return cls(
-            embedder, options, reader and embedder.divided(reader), query_embedder, index=index
+            embedder, options, reader and embedder.divide_texts(reader), query_embedder, index=index
         )
 
     @property
@@ -278,7 +280,7 @@ class Search:
         """True if vectors are compared by dot product, by option or by the model's setting."""
         if self.options.similarity is None:
             return compares_by_dot(self.embedder)
-        return not self.embedder.options.several and self.options.similarity == "dot"
+        return not self.embedder.options.has_several_rows and self.options.similarity == "dot"
 
     @property
     def stored(self) -> bool:
@@ -395,7 +397,7 @@ class Search:
         self.query_tally.merge(run.execute())
         k = top_k or self.options.top_k
         threshold = self.options.threshold
-        if not embedder.options.several:
+        if not embedder.options.has_several_rows:
             return Nearest(run.vectors, k, threshold, dot=self.by_dot)
         vectors: list[Array] = []
         for block in run.blocks:
@@ -470,10 +472,13 @@ def answers(search: Search, queries: Reader, display: Display) -> Iterator[list[
     yield from search.rerank([run.answers()])
 
 
-def compares_by_dot(embedder: Embedder) -> bool:
+def compares_by_dot(embedder: RecordEmbedder) -> bool:
     """Return True if the model's similarity is the dot product and vectors are not normalized."""
     options = embedder.options
-    return not (options.several or options.normalize) and embedder.sentence.similarity == "dot"
+    return (
+        not (options.has_several_rows or options.normalize)
+        and embedder.sentence.similarity == "dot"
+    )
 
 
 class VectorFile:
@@ -533,7 +538,7 @@ class TemporaryVectors(EmbedRun):
 
     def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
         """Yield blocks of vectors [n, D], one vector per text."""
-        yield self.embedder.nothing
+        yield self.embedder.empty_output
         yield from self.spool
 
     def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
@@ -583,11 +588,11 @@ def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
 
     def units() -> Iterator[Array]:
         rows = 0
-        width = search.embedder.nothing.shape[-1]
+        width = search.embedder.empty_output.shape[-1]
         for block in search.store.blocks(width, of_others=of_others):
             refuse_infinite(block, rows)
             rows += len(block)
-            yield unit(block)
+            yield unit_vectors(block)
 
     return put_aside(units())
 

@@ -24,10 +24,10 @@ def fields_of_block(block: EmbeddedBlock) -> Fields:
     others = records.extras
     both = zip(records.ids or batch.samples, batch.samples, strict=True)
     ids = [number if key is None else key for key, number in both]
-    if block.pieces:
+    if block.token_fields:
         others = [
-            pieces.fields(pair=record.pair is not None) | (record.extra or {})
-            for record, pieces in zip(records, block.pieces, strict=True)
+            token_fields.as_fields(pair=record.pair is not None) | (record.extra or {})
+            for record, token_fields in zip(records, block.token_fields, strict=True)
         ]
     return Fields(len(ids), ids, batch.lengths, batch.dropped_tokens, others)
 

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import refuse_format
-from bertcli.embedding.pooling import EmbeddedBlock, split
+from bertcli.embedding.pooling import EmbeddedBlock, split_by_sizes
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.errors import OutputError, counted, option
 from bertcli.formats.jsonl import objects_of, to_lines
 from bertcli.formats.precision import check_values
@@ -187,13 +187,13 @@ class VectorWriter(RunWriter):
             return False
 
 
-def made_by(embedder: Embedder) -> dict[str, Any]:
+def made_by(embedder: RecordEmbedder) -> dict[str, Any]:
     """Return what vectors depend on besides the input."""
     return {
         "model": embedder.folder.name,
         **files_of_model(embedder.runtime.spec.folder),
         "config": numbers_of(embedder.runtime.config),
-        "options": embedder.chosen(),
+        "options": embedder.vector_settings(),
     }
 
 
@@ -204,7 +204,7 @@ class VectorRun:
     ``tally`` counts the records of all runs of the file, including interrupted ones.
     """
 
-    embedder: Embedder
+    embedder: RecordEmbedder
     reader: Reader
     target: VectorTarget
     about: Mapping[str, Any] | None = None  # manifest entries; None: the library versions
@@ -223,12 +223,12 @@ class VectorRun:
             raise OutputError(f"vectors cannot be written as {form}", ", ".join(VECTORS))
         refuse_format(form, embedder.options)
         FORMATS[form].require()
-        self.consumed = embedder.runtime.extra.read_by(self.reader)
+        self.consumed = embedder.runtime.extra_columns.request_ids(self.reader)
         self.about = self.about or {"versions": versions(*LIBRARIES)}
         self.target = replace(
             self.target,
-            many=embedder.options.several,
-            places=embedder.places(self.reader),
+            many=embedder.options.has_several_rows,
+            places=embedder.location_fields(self.reader),
             terms=embedder.term_names,
         )
 
@@ -272,7 +272,7 @@ class VectorRun:
         yield Ran(before=self.tally.records)
         blocks = self._uncommitted_records()
         run = embedder.run(self.reader, full=True)
-        run = replace(run, rest=blocks, start=self.digest.records, tally=self.tally)
+        run = replace(run, remaining=blocks, start=self.digest.records, tally=self.tally)
         windows = embedder.windows(run)
         if self.target.update:
             precision = self.target.precision
@@ -289,7 +289,7 @@ class VectorRun:
             yield self._commit()
             self.committed = self.digest.records
         if not writer.rows:
-            writer.write(Fields(0), embedder.nothing)
+            writer.write(Fields(0), embedder.empty_output)
         yield self._commit()
         self.committed = self.digest.records
 
@@ -350,7 +350,7 @@ class VectorRun:
             for _, row in chain.from_iterable(objects_of(str(writer.index))):
                 if DIGEST in row:
                     rows.setdefault(row[DIGEST], row[ROW])
-        shape = self.embedder.nothing.shape[1:]
+        shape = self.embedder.empty_output.shape[1:]
         blocks = floats(str(writer.output), shape[-1]) if rows else ()
         return rows, put_aside(block for block in blocks if block.shape[1:] == shape)
 
@@ -394,7 +394,7 @@ class KnownVectors:
     def __init__(
         self,
         decides: Mapping[str, Any],
-        embedder: Embedder,
+        embedder: RecordEmbedder,
         rows: Mapping[str, int],
         vectors: Array,
     ) -> None:
@@ -412,14 +412,14 @@ class KnownVectors:
         for record in RecordBatch.of(records):
             digest = self.key.copy()
             extra = record.extra or {}
-            ids = (extra.get(name) for name in self.embedder.runtime.extra.limits)
+            ids = (extra.get(name) for name in self.embedder.runtime.extra_columns.id_limits)
             text = repr((record.text, record.pair, *ids))
             digest.update(text.encode(errors="surrogatepass"))
             digests.append(digest.hexdigest()[:32])
         return digests
 
     def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
-        """Yield the windows of a run, in the same form as `Embedder.windows`."""
+        """Yield the windows of a run, in the same form as `RecordEmbedder.windows`."""
         for counts, batch in run.counted():
             run.tally.merge(counts)
             yield self._parts(batch)
@@ -432,15 +432,16 @@ class KnownVectors:
         old = np.array([self.rows.get(digest, -1) for digest in digests])
         fresh = np.flatnonzero(old < 0)
         if len(fresh) == len(old):
-            yield from self.embedder.embedded(batch)
+            yield from self.embedder.embed_window(batch)
             return
         vectors = self.vectors[np.maximum(old, 0)]
-        self.embedder.refuse(batch)
-        rows = split(range(len(batch)), batch.windows)
-        for part in self.embedder.embedded(batch.take(row for at in fresh for row in rows[at])):
-            if isinstance(part, Ran):
-                yield part
+        self.embedder.refuse_without_vector(batch)
+        rows = split_by_sizes(range(len(batch)), batch.windows)
+        fresh_rows = batch.take(row for index in fresh for row in rows[index])
+        for event in self.embedder.embed_window(fresh_rows):
+            if isinstance(event, Ran):
+                yield event
             else:
-                vectors[fresh] = part.vectors
+                vectors[fresh] = event.vectors
         self.reused += len(old) - len(fresh)
         yield EmbeddedBlock(batch.take(starts) if len(starts) < len(batch) else batch, vectors)

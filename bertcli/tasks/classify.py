@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.options import CONFIG
+from bertcli.embedding.options import SENTENCE_CONFIG
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import LOG
 from bertcli.io.typed_json import JsonObject
@@ -95,7 +95,11 @@ class Classifier(HeadTask):
         config = JsonObject(self.head.runtime.config.other, source)
         settings = config.object("sentence_transformers")
         former_name = config.text("sbert_ce_default_activation_function")
-        return self.head.folder.json_object(CONFIG).text(key) or settings.text(key) or former_name
+        return (
+            self.head.folder.json_object(SENTENCE_CONFIG).text(key)
+            or settings.text(key)
+            or former_name
+        )
 
     @property
     def several(self) -> bool:

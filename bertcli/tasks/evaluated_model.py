@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
 from bertcli.embedding.options import EmbedOptions
-from bertcli.embedding.sentence_modules import Dense, read_chain
+from bertcli.embedding.record_embedder import RecordEmbedder
+from bertcli.embedding.sentence_modules import Dense, read_modules
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.records.input import Input
@@ -50,7 +50,7 @@ class EvaluatedModel:
         if config is None:
             return False
         if is_pooled_head(self.folder):
-            (last_module,) = read_chain(self.folder, self.folder.modules[-1:])
+            (last_module,) = read_modules(self.folder, self.folder.modules[-1:])
             return isinstance(last_module, Dense) and len(last_module.weight) == 1
         return config.num_labels == 1 and CLASSIFIER in config.architectures
 
@@ -60,8 +60,8 @@ class EvaluatedModel:
         return compares_by_dot(self._embedder)
 
     @cached_property
-    def _embedder(self) -> Embedder:
-        return Embedder.open(self.folder, self.options)
+    def _embedder(self) -> RecordEmbedder:
+        return RecordEmbedder.open(self.folder, self.options)
 
     def predictions(
         self, task_class: type[HeadTask], records: Sequence[Record], **options: Any

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.pooling import split
+from bertcli.embedding.pooling import split_by_sizes
 from bertcli.engines.engine import library_of
 from bertcli.errors import LOG, InputError, UsageError, option
 from bertcli.tasks.head import HeadTask
@@ -73,7 +73,7 @@ class MaskFiller(HeadTask):
         for start in range(0, len(states), MASKS_PER_BLOCK):
             block = states[start : start + MASKS_PER_BLOCK]
             best.append(self._best(model.packed_logits(block)))
-        return split(library_of(states).concat(best), lengths)
+        return split_by_sizes(library_of(states).concat(best), lengths)
 
     def _best(self, logits: Any) -> Any:
         """Return the scores and ids of the best words of masks [n, k, 2], from logits."""
@@ -100,7 +100,7 @@ class MaskFiller(HeadTask):
         return item
 
     def _mask_positions(self, item: Encoded) -> list[int]:
-        mask_id = self.head.runtime.spec.reading.token
+        mask_id = self.head.runtime.spec.selection.token_id
         ids = item.columns["input_ids"]
         return [position for position, token_id in enumerate(ids) if token_id == mask_id]
 

@@ -17,16 +17,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertcli.embedding.embedder import Embedder, refuse_infinite
 from bertcli.embedding.options import (
     EmbedOptions,
     default_prompt,
     is_cross_encoder,
-    prepared,
+    prepare_records,
 )
-from bertcli.embedding.pooling import split
+from bertcli.embedding.pooling import split_by_sizes
+from bertcli.embedding.record_embedder import RecordEmbedder, refuse_infinite
 from bertcli.engines.compute import Compute
-from bertcli.engines.engine import COLUMNS, Finish, ModelSpec, Reading, Runtime, Tokens, result_of
+from bertcli.engines.engine import (
+    MODEL_COLUMNS,
+    ModelSpec,
+    PackedTokens,
+    Reduction,
+    Runtime,
+    StateSelection,
+    result_of,
+)
 from bertcli.engines.runtime import (
     open_runtime,
     open_tokenizer,
@@ -106,7 +114,7 @@ class Head:
     max_length: int  # truncation length of texts, special tokens included
     prepare: Prepare  # converts records to the records that are tokenized
     folder: ModelFolder
-    embedder: Embedder | None = None
+    embedder: RecordEmbedder | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -128,7 +136,7 @@ class Head:
         """
         if architecture == CLASSIFIER and is_pooled_head(folder):
             options = {name: value for name, value in vars(settings).items() if name != "stride"}
-            embedder = Embedder.open(folder, EmbedOptions(**options), scores=True)
+            embedder = RecordEmbedder.open(folder, EmbedOptions(**options), scores=True)
             runtime = embedder.runtime
             limit = embedder.max_length
             return cls(runtime, settings, limit, embedder.prepare, folder, embedder)
@@ -137,34 +145,38 @@ class Head:
         traits = HEADS[architecture]
         refuse_other_head(encoder, config, architecture)
         tokenizer = open_tokenizer(
-            encoder, parse_special=settings.parse_special, extra=traits.takes_extra_ids
+            encoder, parse_special=settings.parse_special, reads_extra_ids=traits.takes_extra_ids
         )
         if traits.is_at_masks:
             token = tokenizer.roles["mask_token"]
             mask = tokenizer.special_ids().get(token)
             if mask is None:
                 raise ModelError(f"{encoder}: the vocabulary has no mask token {token}")
-            reading = Reading(token=mask)
+            reading = StateSelection(token_id=mask)
         else:
             head_layer = config.structure.head_layer(HEAD_PARTS[architecture])
             mean = head_layer is not None and head_layer.mean
-            reading = Reading(first=traits.is_per_text and not mean, mean=mean)
+            reading = StateSelection(first_token=traits.is_per_text and not mean, token_mean=mean)
         spec = ModelSpec(encoder, settings, architecture, reading)
         prompt = default_prompt(folder) if architecture == CLASSIFIER else ""
         runtime = open_runtime(spec, lambda: tokenizer)
         limit = token_limit(runtime.config, tokenizer, settings.max_length)
-        prepare = partial(prepared, prompt=prompt, lower=False)
+        prepare = partial(prepare_records, prompt=prompt, lower=False)
         return cls(runtime, settings, limit, prepare, folder)
 
     def layout(self, *columns: str) -> Layout:
         """Return the layout of texts: truncated to the limit, with these additional columns."""
         return Layout(
-            columns=tuple(dict.fromkeys((*COLUMNS, *columns, *self.runtime.extra.needed))),
+            columns=tuple(
+                dict.fromkeys(
+                    (*MODEL_COLUMNS, *columns, *self.runtime.extra_columns.needed_columns)
+                )
+            ),
             max_length=self.max_length,
             truncation="longest_first",
         )
 
-    def run(self, texts: Tokens, finish: Finish) -> Any:
+    def run(self, texts: PackedTokens, finish: Reduction) -> Any:
         """Return, for each text, the result of ``finish`` on its states, or its logits."""
         if self.embedder:
             return self.embedder.vectors_of(texts)
@@ -188,7 +200,7 @@ def refuse_other_head(folder: ModelFolder, config: BertConfig, architecture: str
 def head_logits(model: Any, states: Any, lengths: Sequence[int], *, is_per_text: bool) -> Any:
     """Return the logits of each text, or of every token, [L, ...] per text."""
     logits = model.packed_logits(states)
-    return logits if is_per_text else split(logits, lengths)
+    return logits if is_per_text else split_by_sizes(logits, lengths)
 
 
 @dataclass(frozen=True)
@@ -276,7 +288,7 @@ class HeadTask(ABC):
                     f"leave it out, or give {option('skip_empty')}",
                 )
         refuse_pairs(batch, head.runtime.config)
-        tokens = Tokens.of(head.runtime.extra.added(batch, head.tokenizer))
+        tokens = PackedTokens.of(head.runtime.extra_columns.add_to(batch, head.tokenizer))
         outputs = list(head.run(tokens, self.finish))
         refuse_infinite([item.record for item in batch], outputs, "its logits contain")
         results = []
@@ -331,7 +343,7 @@ class Stream:
             prepare=task.prepare,
         )
         self.tally = self.run.tally
-        self.consumed = task.consumed | head.runtime.extra.read_by(reader)
+        self.consumed = task.consumed | head.runtime.extra_columns.request_ids(reader)
 
     def __iter__(self) -> Iterator[list[Result]]:
         """Yield the results of windows of records, in input order."""

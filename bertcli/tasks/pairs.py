@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import unit
+from bertcli.embedding.sentence_modules import unit_vectors
 from bertcli.errors import ModelError, option
 from bertcli.io.typed_json import JsonObject
 from bertcli.tasks.labels import NUMBER
@@ -133,7 +133,7 @@ class SimilarityTask(PairLearningTask):
                 )
             left.append(record._replace(pair=None))
             right.append(record._replace(text=record.pair, pair=None))
-        vectors = unit(model.vectors([*left, *right]))
+        vectors = unit_vectors(model.vectors([*left, *right]))
         cosines = (vectors[: len(left)] * vectors[len(left) :]).sum(1)
         targets = np.array([example.target for example in examples], np.float64)
         return Evaluation(self.name, len(examples), ScorePredictions(targets, cosines))

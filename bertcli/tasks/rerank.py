@@ -15,7 +15,7 @@ from heapq import nlargest
 from itertools import chain
 from typing import Any, ClassVar
 
-from bertcli.engines.runtime import refuse_extra
+from bertcli.engines.runtime import refuse_extra_embeddings
 from bertcli.errors import ModelError, option
 from bertcli.formats.tables import rounded
 from bertcli.records.input import Input
@@ -47,7 +47,7 @@ class Reranker(Classifier):
 
     def __post_init__(self) -> None:
         head = self.head
-        refuse_extra(head.runtime.spec.folder, head.runtime.config)
+        refuse_extra_embeddings(head.runtime.spec.folder, head.runtime.config)
         if (labels := len(head.labels)) != 1:
             raise ModelError(
                 f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",

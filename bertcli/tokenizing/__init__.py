@@ -2,7 +2,8 @@
 
 Does not import torch.
 
-- `tokenizer` encodes records and decodes ids; `batch` defines `TokenBatch` (the tokens of many
+- `tokenizer` encodes records and decodes ids; `encode_block` decides whether tokens are lists or
+  arrays; `batch` defines `TokenBatch` (the tokens of many
   texts as columns) and its `Layout`; `ragged` encodes millions of texts to flat arrays.
 - `truncation` splits long texts into windows, or keeps the first window; `special_tokens` finds the
   special tokens that a tokenizer adds around texts.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Column = Sequence[Any]
 
-PLACE = ("chunk", "start", "end")  # fields that locate a chunk in its text
+CHUNK_FIELDS = ("chunk", "start", "end")  # they locate a chunk in its text
 EXTRA = "extra."  # prefix of the column names of extra embeddings
 
 # Column name -> function that reads it from an encoding, in display order.
@@ -38,7 +38,7 @@ COLUMNS: Mapping[str, Callable[[Encoding], Column]] = {
     "offset_mapping": attrgetter("offsets"),
     "word_ids": attrgetter("word_ids"),
     "sequence_ids": attrgetter("sequence_ids"),
-    "places": lambda encoding: range(len(encoding.ids)),  # before truncation
+    "positions": lambda encoding: range(len(encoding.ids)),  # before truncation
 }
 
 
@@ -122,11 +122,11 @@ class TokenBatch(Sequence[Encoded]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, at: int) -> Encoded:  # type: ignore[override]
-        at = range(len(self))[at]
-        start, stop = self.offsets[at : at + 2]
+    def __getitem__(self, row: int) -> Encoded:  # type: ignore[override]
+        row = range(len(self))[row]
+        start, stop = self.offsets[row : row + 2]
         columns = {name: as_lists(flat[start:stop]) for name, flat in self.columns.items()}
-        return Encoded(self.records[at], columns, self.dropped_tokens[at], self.samples[at])
+        return Encoded(self.records[row], columns, self.dropped_tokens[row], self.samples[row])
 
     def __iter__(self) -> Iterator[Encoded]:
         names = [*self.columns]
@@ -170,30 +170,31 @@ def as_lists(values: Any) -> Any:
     return values.tolist() if hasattr(values, "tolist") else values
 
 
-def pad_row(item: Encoded, length: int, side: str, token: str, index: int) -> Encoded:
-    """Return the item padded to ``length`` at its end, or at its start (side "left")."""
-    size = length - item.length
-    if size <= 0:
-        return item
+def pad_row(row: Encoded, length: int, side: str, token: str, token_id: int) -> Encoded:
+    """Return the row padded to ``length`` at its end, or at its start (side "left")."""
+    missing = length - row.length
+    if missing <= 0:
+        return row
     values = {
-        "input_ids": index,
+        "input_ids": token_id,
         "special_tokens_mask": 1,
         "tokens": token,
         "offset_mapping": (0, 0),
         "word_ids": None,
         "sequence_ids": None,
     }
-    columns = dict(item.columns)
+    columns = dict(row.columns)
     for name in COLUMNS.keys() & columns:
-        fill = [values.get(name, 0)] * size
-        columns[name] = [*fill, *columns[name]] if side == "left" else [*columns[name], *fill]
-    return item._replace(columns=columns)
+        padding = [values.get(name, 0)] * missing
+        column = columns[name]
+        columns[name] = [*padding, *column] if side == "left" else [*column, *padding]
+    return row._replace(columns=columns)
 
 
-def sequence_span(sequences: Sequence[Any], which: int) -> tuple[int, int]:
-    """Return the range [start, stop) of tokens that belong to sequence ``which``."""
-    count = sequences.count(which)
-    start = sequences.index(which) if count else 0
+def sequence_span(sequence_ids: Sequence[Any], sequence: int) -> tuple[int, int]:
+    """Return the range [start, stop) of the tokens of a sequence: 0, or 1 for the pair."""
+    count = sequence_ids.count(sequence)
+    start = sequence_ids.index(sequence) if count else 0
     return start, start + count
 
 
@@ -202,20 +203,21 @@ def offsets_in(record: Record, encoding: Encoding, unit: str) -> Column:
 
     If a text is split into words, they count within each word.
     """
-    codec, size = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
+    codec, unit_bytes = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}[unit]
 
     @cache
-    def places(text: str) -> list[int]:
+    def starts_in_units(text: str) -> list[int]:
         """Return the start of each character of a text, and the end of the last one."""
-        return [0, *accumulate(len(character.encode(codec)) // size for character in text)]
+        sizes = (len(character.encode(codec)) // unit_bytes for character in text)
+        return [0, *accumulate(sizes)]
 
     offsets = []
     tokens = zip(encoding.offsets, encoding.sequence_ids, encoding.word_ids, strict=True)
-    for (start, until), which, word in tokens:
-        if which is not None:
-            text: Any = record[which]
-            at = places(text if isinstance(text, str) else text[word or 0])
-            start = at[start]
-            until = at[until]
-        offsets.append((start, until))
+    for (start, end), sequence, word in tokens:
+        if sequence is not None:
+            text: Any = record[sequence]
+            starts = starts_in_units(text if isinstance(text, str) else text[word or 0])
+            start = starts[start]
+            end = starts[end]
+        offsets.append((start, end))
     return offsets

@@ -24,10 +24,10 @@ from bertcli.tokenizing.truncation import layout_strategies
 from bertcli.versions import require_torch
 
 Texts: TypeAlias = str | Iterable[Any]  # a text, its words, or an iterable of texts or pairs
-CUTS = ("longest_first", "only_first", "only_second")
-ALLOWED = {
+TRUNCATIONS = ("longest_first", "only_first", "only_second")
+ALLOWED_VALUES = {
     "padding": (None, "true", "false", "longest", "max_length", "do_not_pad"),
-    "truncation": (None, "true", "false", *CUTS, "do_not_truncate"),
+    "truncation": (None, "true", "false", *TRUNCATIONS, "do_not_truncate"),
     "padding_side": (None, *SIDES),
     "return_tensors": (None, "np", "pt"),
 }
@@ -56,14 +56,14 @@ class Call:
     verbose: bool = True  # no effect: nothing is printed
 
     def __post_init__(self) -> None:
-        for name, allowed in ALLOWED.items():
+        for name, allowed in ALLOWED_VALUES.items():
             value = _value(getattr(self, name))
             if value not in allowed:
                 choices = ", ".join(filter(None, allowed))
                 raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
 
-    def layout(self, limit: int | None, usual: Collection[str]) -> Layout:
-        """Return the layout for these arguments; ``usual`` are the default columns.
+    def layout(self, limit: int | None, default_columns: Collection[str]) -> Layout:
+        """Return the layout for these arguments and the tokenizer's limit and default columns.
 
         As in transformers, a tokenizer without a limit neither truncates nor pads to it. Raises
         UsageError for an unknown or contradictory value.
@@ -73,16 +73,20 @@ class Call:
         )
         if self.max_length is None and limit is None:
             truncation = "do_not_truncate"
-            padding = "do_not_pad" if padding == "max_length" else padding
-        asked = {
+            if padding == "max_length":
+                padding = "do_not_pad"
+        requested = {
             "token_type_ids": self.return_token_type_ids,
             "attention_mask": self.return_attention_mask,
             "special_tokens_mask": self.return_special_tokens_mask,
             "offset_mapping": self.return_offsets_mapping,
         }
-        chosen = [name for name, yes in asked.items() if (name in usual if yes is None else yes)]
+        columns = ["input_ids"]
+        for name, is_requested in requested.items():
+            if is_requested or (is_requested is None and name in default_columns):
+                columns.append(name)
         return Layout(
-            columns=("input_ids", *chosen),
+            columns=tuple(columns),
             special_tokens=self.add_special_tokens,
             max_length=self.max_length,
             truncation=truncation,

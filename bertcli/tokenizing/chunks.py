@@ -50,7 +50,7 @@ from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record, row_of
-from bertcli.tokenizing.batch import PLACE, Layout
+from bertcli.tokenizing.batch import CHUNK_FIELDS, Layout
 from bertcli.tokenizing.graphemes import divides
 from bertcli.tokenizing.run import ReaderRun
 from bertcli.tokenizing.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
 
 SLICE = 1 << 13  # characters tokenized at once
-GUESSED = 6  # characters per token: a text within this estimate may be one chunk
+CHARACTERS_PER_TOKEN = 6  # estimate; a longer text is not tried as a single chunk
 FEW_CHARACTERS = 1 << 14  # shorter inputs are not worth the numpy import
 
 Prepare = Callable[[Sequence[str]], Sequence[Any]]
@@ -114,11 +114,11 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
         return True
     if text[end : end + 1].islower():
         return False
-    at = match.end(1)
-    before = _BEFORE_STOP.search(text, max(0, at - 12), at)
-    if stop != "." or before is None:
+    stop_end = match.end(1)
+    word_and_stop = _BEFORE_STOP.search(text, max(0, stop_end - 12), stop_end)
+    if stop != "." or word_and_stop is None:
         return True
-    word = before.group()[:-1]
+    word = word_and_stop.group()[:-1]
     if word.isdigit():
         return len(word) > 2
     return len(word) > 1 and word.lower() not in ABBREVIATIONS
@@ -151,9 +151,9 @@ class Chunk(NamedTuple):
     n_tokens: int  # including special tokens
 
     @property
-    def place(self) -> dict[str, int]:
+    def location(self) -> dict[str, int]:
         """The output fields that locate the chunk in its text."""
-        return dict(zip(PLACE, (self.number, self.start, self.end), strict=True))
+        return dict(zip(CHUNK_FIELDS, (self.number, self.start, self.end), strict=True))
 
     @property
     def text(self) -> str:
@@ -164,9 +164,8 @@ class Chunk(NamedTuple):
 def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
     """Return the start of each token of a text, then the end of the text.
 
-    Stops after the slice in which there are more than ``enough`` starts.
-
-    Starts inside a grapheme are left out.
+    Starts inside a grapheme are left out. The text is read in slices, up to the slice in which
+    there are more than ``enough`` starts; then its end is the last item.
     """
     starts = array("q")
     read = 0
@@ -176,9 +175,9 @@ def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
             piece = piece[: piece.rfind(" ")] or piece  # inside a word only without a blank
         for start, stop in core.encode(piece, add_special_tokens=False).offsets:
             # Leading white space of a token belongs to the chunk before it.
-            begin = read + stop - len(piece[start:stop].lstrip())
-            if not divides(text, begin):
-                starts.append(begin)
+            token_start = read + stop - len(piece[start:stop].lstrip())
+            if not divides(text, token_start):
+                starts.append(token_start)
         read += len(piece)
     starts.append(read)
     return starts
@@ -193,16 +192,16 @@ class Chunker:
         self.tokenizer = tokenizer
         self.settings = settings
         self.prepare = prepare
-        self.seen = 0  # characters counted so far
+        self.counted_characters = 0
         self.limit = tokenizer.max_length(Layout(max_length=settings.max_length))
-        special = tokenizer.core.num_special_tokens_to_add(False)
-        self.special = special if settings.special_tokens else 0
-        (self.empty,) = self.counts([""])  # tokens of an empty text
-        self.room = self.limit - self.empty
+        special_tokens = tokenizer.core.num_special_tokens_to_add(False)
+        self.special_tokens = special_tokens if settings.special_tokens else 0
+        (self.tokens_of_empty_text,) = self.token_counts([""])
+        self.room = self.limit - self.tokens_of_empty_text
         if self.room < 1:
             raise UsageError(
                 f"{option('max_length', self.limit)} leaves no room for text",
-                f"increase it: special tokens and a prompt take {self.empty}",
+                f"increase it: special tokens and a prompt take {self.tokens_of_empty_text}",
             )
         if settings.overlap >= self.room:
             raise UsageError(
@@ -211,15 +210,15 @@ class Chunker:
                 f"{option('max_length', self.limit)} without special tokens is {self.room}",
             )
 
-    def counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, including special tokens."""
         texts = list(self.prepare(texts) if self.prepare else texts)
-        self.seen += sum(map(len, texts))
-        if self.seen < FEW_CHARACTERS:
+        self.counted_characters += sum(map(len, texts))
+        if self.counted_characters < FEW_CHARACTERS:
             encodings = self.tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
-            return [len(encoding) + self.special for encoding in encodings]
+            return [len(encoding) + self.special_tokens for encoding in encodings]
         offsets = self.tokenizer.engine(texts)[1].tolist()
-        return [stop - start + self.special for start, stop in pairwise(offsets)]
+        return [stop - start + self.special_tokens for start, stop in pairwise(offsets)]
 
     def chunks(
         self, records: Sequence[Record], skip: Callable[[InputError], None], first: int = 0
@@ -229,114 +228,146 @@ class Chunker:
         ``first`` is the index of the first record in the run. The error of a pair, or of a text
         that cannot be split, goes to ``skip``.
         """
-        most = GUESSED * self.room
+        max_characters = CHARACTERS_PER_TOKEN * self.room  # of a text that may be one chunk
         texts: list[Any] = [record.text for record in records]
-        counts = self.counts([text if len(text) <= most else "" for text in texts])
+        counts = self.token_counts([text if len(text) <= max_characters else "" for text in texts])
         chunks: list[Chunk] = []
         for sample, (record, text, count) in enumerate(
             zip(records, texts, counts, strict=True), first
         ):
-            whole = Chunk(record, sample, 0, 0, len(text), count)
+            full_text = Chunk(record, sample, 0, 0, len(text), count)
             try:
                 if record.pair is not None:
                     where = record.where
                     raise InputError(f"{where}: a pair of texts cannot be divided into chunks")
-                fits = len(text) <= most and count <= self.limit
-                chunks += [whole] if fits else self._pieces(whole)
+                if len(text) <= max_characters and count <= self.limit:
+                    chunks.append(full_text)
+                else:
+                    chunks += self._split(full_text)
             except InputError as error:
                 skip(error)
         return chunks
 
-    def _pieces(self, whole: Chunk) -> list[Chunk]:
-        text = whole.text
+    def _split(self, full_text: Chunk) -> list[Chunk]:
+        """Return the chunks of a text; only the first one if the settings say so."""
+        text = full_text.text
         settings = self.settings
-        enough = self.room if settings.first else inf
-        starts = token_starts(text, self.tokenizer.core, enough)
-        pieces = [self._piece(whole, starts, 0)]
-        while (end := pieces[-1].end) < len(text) and not settings.first:
-            stop = bisect_left(starts, end)
-            last = dict.fromkeys(starts[max(0, stop - settings.overlap) : stop])
-            places = [at for at in last if at > pieces[-1].start]
-            if places and settings.levels:
-                by_level = (
-                    boundaries(text, places[0] - 1, end - 1, level) for level in settings.levels
-                )
-                places = next(filter(None, by_level), [])
-            for place in places:  # start in the overlap if new text fits after it
-                piece = self._fitting(whole, starts, place, end)
-                most = settings.overlap + self.empty
-                if piece and self.counts([text[place:end]])[0] <= most:
-                    break
-            else:
-                piece = self._piece(whole, starts, end)
-            pieces.append(piece._replace(number=len(pieces)))
-        return pieces
+        starts = token_starts(
+            text, self.tokenizer.core, enough=self.room if settings.first else inf
+        )
+        chunks = [self._chunk_from(full_text, starts, 0)]
+        while chunks[-1].end < len(text) and not settings.first:
+            previous = chunks[-1]
+            chunk = self._overlapping_chunk(full_text, starts, previous)
+            if chunk is None:
+                chunk = self._chunk_from(full_text, starts, previous.end)
+            chunks.append(chunk._replace(number=len(chunks)))
+        return chunks
 
-    def _piece(self, whole: Chunk, starts: Sequence[int], start: int) -> Chunk:
+    def _overlapping_chunk(
+        self, full_text: Chunk, starts: Sequence[int], previous: Chunk
+    ) -> Chunk | None:
+        """Return a chunk that starts in the overlap with the previous one.
+
+        None without an overlap, or if no new text fits after it.
+        """
+        text = full_text.text
+        settings = self.settings
+        end = previous.end
+        stop = bisect_left(starts, end)
+        overlap = dict.fromkeys(starts[max(0, stop - settings.overlap) : stop])
+        positions = [start for start in overlap if start > previous.start]
+        if positions and settings.levels:
+            by_level = (
+                boundaries(text, positions[0] - 1, end - 1, level) for level in settings.levels
+            )
+            positions = next(filter(None, by_level), [])
+        max_tokens = settings.overlap + self.tokens_of_empty_text
+        for position in positions:
+            chunk = self._fitting_chunk(full_text, starts, position, end)
+            if chunk and self.token_counts([text[position:end]])[0] <= max_tokens:
+                return chunk
+        return None
+
+    def _chunk_from(self, full_text: Chunk, starts: Sequence[int], start: int) -> Chunk:
         """Return the chunk that starts at ``start``.
 
         Raises InputError for a character that has more tokens than a chunk may have.
         """
-        piece = self._fitting(whole, starts, start, start) or self._part_of_grapheme(whole, start)
-        if piece.n_tokens > self.limit:
+        chunk = self._fitting_chunk(full_text, starts, start, start)
+        if chunk is None:
+            chunk = self._part_of_grapheme(full_text, start)
+        if chunk.n_tokens > self.limit:
             raise InputError(
-                f"{whole.record.where}: character {start} ({whole.text[start]!a}) alone has more "
-                f"than {self.limit} tokens",
+                f"{full_text.record.where}: character {start} ({full_text.text[start]!a}) alone "
+                f"has more than {self.limit} tokens",
                 f"increase {option('max_length')}, or use {option('on_error', 'skip')}",
             )
-        return piece
+        return chunk
 
-    def _fitting(self, whole: Chunk, starts: Sequence[int], start: int, low: int) -> Chunk | None:
-        """Return the chunk from ``start`` to the best boundary after ``low``, or None."""
-        text = whole.text
+    def _fitting_chunk(
+        self, full_text: Chunk, starts: Sequence[int], start: int, low: int
+    ) -> Chunk | None:
+        """Return the chunk from ``start`` to the best boundary after ``low``, or None.
+
+        ``low`` is the end of the previous chunk, after ``start`` if the two overlap.
+        """
+        text = full_text.text
         room = self.room
         number = bisect_left(starts, start)
         while room:
             reach = starts[min(number + room, len(starts) - 1)]
             levels = self.settings.levels if reach < len(text) else ()
-            levels = levels[:1] if start < low else levels  # after an overlap: complete units only
+            if start < low:
+                levels = levels[:1]  # after an overlap: complete units only
             by_level = (boundaries(text, low, reach, level) for level in levels)
             ends = next(filter(None, by_level), [] if start < low and levels else [reach])
             if reach <= low or not ends:
                 return None
-            piece = self._counted(whole, start, ends[-1])  # tokens may differ from the text's
-            over = piece.n_tokens - self.limit
-            if over <= 0:
-                return piece
-            room -= min(over, (room + 1) // 2)
+            chunk = self._counted_chunk(full_text, start, ends[-1])  # tokens may differ
+            excess = chunk.n_tokens - self.limit
+            if excess <= 0:
+                return chunk
+            room -= min(excess, (room + 1) // 2)
         return None
 
-    def _part_of_grapheme(self, whole: Chunk, start: int) -> Chunk:
+    def _part_of_grapheme(self, full_text: Chunk, start: int) -> Chunk:
         """Return the longest prefix of a grapheme that fits, at least one character.
 
         That one character may be too long.
         """
         end = start + 1
-        while divides(whole.text, end):
+        while divides(full_text.text, end):
             end += 1
-        while (piece := self._counted(whole, start, end)).n_tokens > self.limit and end > start + 1:
+        chunk = self._counted_chunk(full_text, start, end)
+        while chunk.n_tokens > self.limit and end > start + 1:
             end -= 1
-        return piece
+            chunk = self._counted_chunk(full_text, start, end)
+        return chunk
 
-    def _counted(self, whole: Chunk, start: int, end: int) -> Chunk:
-        (count,) = self.counts([whole.text[start:end]])
-        return whole._replace(start=start, end=end, n_tokens=count)
+    def _counted_chunk(self, full_text: Chunk, start: int, end: int) -> Chunk:
+        """Return a part of a text as a chunk, with the number of its tokens."""
+        (count,) = self.token_counts([full_text.text[start:end]])
+        return full_text._replace(start=start, end=end, n_tokens=count)
 
 
-WRITTEN = ("id", *PLACE, "text", "n_tokens")  # output fields, which no carried field may be called
+# Output fields, which no carried field may be called.
+CHUNK_COLUMNS = ("id", *CHUNK_FIELDS, "text", "n_tokens")
 
 
-def _named(chunk: Chunk, source: Input) -> Record:
+def _record_of(chunk: Chunk, source: Input) -> Record:
     """Return the record of a chunk. Without an id it gets its index in the run.
 
     In a file that is one text, its line is the line where the chunk starts.
     """
-    record, line, extra = chunk.record, chunk.record.line, chunk.record.extra or {}
+    record = chunk.record
+    line = record.line
+    fields = record.extra or {}
     if source.fields.with_location and source.format_of(record.file) == WHOLE_FILE:
         line += str(record.text).count("\n", 0, chunk.start)
-        extra = {**extra, "line": line}
-    number = chunk.sample if record.id is None else record.id
-    return record._replace(id=number, line=line, extra=extra)
+        fields = {**fields, "line": line}
+    record_id = chunk.sample if record.id is None else record.id
+    return record._replace(id=record_id, line=line, extra=fields)
 
 
 @dataclass
@@ -348,43 +379,46 @@ class ChunkRun(ReaderRun):
     """
 
     chunker: Chunker
-    form: str
+    file_format: str
 
     def __iter__(self) -> Iterator[list[Any]]:
-        source = self.reader.source
-        is_empty = self.form not in LINES
-        end = "\0" if source.format_options.null else "\n"
+        needs_header = self.file_format not in LINES
         self.reader.unit = "chunks"
         for records in self.blocks():
-            before = self.reader.skipped
+            skipped_before = self.reader.skipped
             chunks = self.chunker.chunks(records, self.reader.skip, self.tally.records)
-            self.skipped += self.reader.skipped - before
+            self.skipped += self.reader.skipped - skipped_before
             self.tally.records += len(records)
             self.reader.yielded += len(chunks) - len(records)
             self.tally.literals += self.chunker.tokenizer.count_literals(records)
-            is_empty &= not chunks
-            if self.form == TXT:
-                for chunk in chunks:
-                    if end in chunk.text:
-                        raise OutputError(
-                            f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
-                            f"-0 ends chunks with NUL, {option('format', 'jsonl')} holds any text",
-                        )
-                yield [(chunk.text + end).encode() for chunk in chunks]
+            if chunks:
+                needs_header = False
+            if self.file_format == TXT:
+                yield self._plain_texts(chunks)
             else:
-                yield [
-                    row_of(
-                        _named(chunk, source),
-                        chunk.place | {"text": chunk.text, "n_tokens": chunk.n_tokens},
-                    )
-                    for chunk in chunks
-                ]
+                yield [self._row(chunk) for chunk in chunks]
             self.finish(self.tally.records)
-        if is_empty:
-            yield [self.reader.header(dict.fromkeys(WRITTEN))]
+        if needs_header:
+            yield [self.reader.header(dict.fromkeys(CHUNK_COLUMNS))]
+
+    def _plain_texts(self, chunks: Sequence[Chunk]) -> list[bytes]:
+        """Return the text of each chunk with its end, as UTF-8."""
+        end = "\0" if self.reader.source.format_options.null else "\n"
+        for chunk in chunks:
+            if end in chunk.text:
+                raise OutputError(
+                    f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
+                    f"-0 ends chunks with NUL, {option('format', 'jsonl')} holds any text",
+                )
+        return [(chunk.text + end).encode() for chunk in chunks]
+
+    def _row(self, chunk: Chunk) -> dict[str, Any]:
+        record = _record_of(chunk, self.reader.source)
+        values = {"text": chunk.text, "n_tokens": chunk.n_tokens}
+        return row_of(record, chunk.location | values)
 
 
-def pieces(
+def chunk_records(
     chunker: Chunker, reader: Reader, records: Sequence[Record], first: int
 ) -> Iterator[RecordBatch]:
     """Yield the chunks of texts as records, with the fields that locate them in the texts.
@@ -392,11 +426,11 @@ def pieces(
     A text without an id gets its index in the run; ``first`` is the index of the first record.
     """
     source = reader.source
-    records_of_pieces = []
+    chunk_rows = []
     for chunk in chunker.chunks(records, reader.skip, first):
-        record = _named(chunk, source)
-        extra = chunk.place | (record.extra or {})
+        record = _record_of(chunk, source)
+        fields = chunk.location | (record.extra or {})
         if source.kept_text:
-            extra[source.kept_text] = chunk.text
-        records_of_pieces.append(record._replace(text=chunk.text, extra=extra))
-    yield RecordBatch.of(records_of_pieces)
+            fields[source.kept_text] = chunk.text
+        chunk_rows.append(record._replace(text=chunk.text, extra=fields))
+    yield RecordBatch.of(chunk_rows)

@@ -87,10 +87,10 @@ class TextEncoding(NamedTuple):
 
     def word_to_tokens(self, index: int, sequence_index: int = 0) -> TokenSpan | None:
         """Return the token span of a word; None if truncated or missing."""
-        found = [
+        tokens = [
             token for token in self._tokens_of(sequence_index) if self.word_ids[token] == index
         ]
-        return TokenSpan(found[0], found[-1] + 1) if found else None
+        return TokenSpan(tokens[0], tokens[-1] + 1) if tokens else None
 
     def word_to_chars(self, index: int, sequence_index: int = 0) -> CharSpan | None:
         """Return the character span of a word; None if truncated or missing."""
@@ -100,4 +100,7 @@ class TextEncoding(NamedTuple):
         return CharSpan(self.offsets[span.start][0], self.offsets[span.end - 1][1])
 
     def _tokens_of(self, sequence_index: int) -> list[int]:
-        return [token for token, of in enumerate(self.sequence_ids) if of == sequence_index]
+        """Return the indexes of the tokens of a sequence."""
+        return [
+            token for token, sequence in enumerate(self.sequence_ids) if sequence == sequence_index
+        ]

@@ -17,7 +17,7 @@ from bertcli.records.reader import Reader
 from bertcli.tokenizing.batch import EXTRA, Encoded, Layout, TokenBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-NEEDED = ("offset_mapping", "word_ids", "sequence_ids")  # to find each token's word
+WORD_COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")  # to find each token's word
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,27 @@ class ExtraColumns:
     sizes: Mapping[str, int]  # embedding -> number of possible ids
 
     @property
-    def needed(self) -> tuple[str, ...]:
-        """The columns that `added` reads."""
-        return NEEDED if self.fields else ()
+    def needed_columns(self) -> tuple[str, ...]:
+        """The token columns that `add_to` reads."""
+        return WORD_COLUMNS if self.fields else ()
 
     @property
-    def limits(self) -> dict[str, int]:
-        """The number of possible ids of each field."""
-        fields = self.fields.items()
-        return {
-            field: min(self.sizes[name] for name, other in fields if other == field)
-            for _, field in fields
-        }
+    def id_limits(self) -> dict[str, int]:
+        """The number of possible ids of each field: the least of the embeddings that read it."""
+        limits: dict[str, int] = {}
+        for name, field in self.fields.items():
+            limits[field] = min(self.sizes[name], limits.get(field, self.sizes[name]))
+        return limits
 
-    def read_by(self, reader: Reader) -> frozenset[str]:
+    def request_ids(self, reader: Reader) -> frozenset[str]:
         """Make a reader read the id fields; return those that the user did not ask to keep."""
-        reader.read_extra_ids(self.limits)
-        asked = (reader.source.fields.keep or "").split(",")
-        return frozenset() if asked == ["*"] else frozenset(self.limits) - {*map(str.strip, asked)}
+        reader.read_extra_ids(self.id_limits)
+        kept_fields = (reader.source.fields.keep or "").split(",")
+        if kept_fields == ["*"]:
+            return frozenset()
+        return frozenset(self.id_limits) - {*map(str.strip, kept_fields)}
 
-    def added(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBatch:
+    def add_to(self, rows: Sequence[Encoded], tokenizer: Tokenizer) -> TokenBatch:
         """Return the encoded records with a column for each extra embedding.
 
         Raises InputError for a record whose ids fit neither its words nor its tokens.
@@ -58,48 +59,53 @@ class ExtraColumns:
             ]
         return TokenBatch.of(rows, ("input_ids", "token_type_ids"))
 
-    def _columns(self, item: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
-        words = list(_words(item))
+    def _columns(self, row: Encoded, tokenizer: Tokenizer) -> dict[str, list[int]]:
+        words = list(_word_indices(row))
         columns = {}
         for name, field in self.fields.items():
-            ids = extra_ids(item.record, field, self.sizes[name])
-            places = words
-            if isinstance(ids, list) and len(ids) != word_count(item.record):
-                places = _numbers(item, field, len(ids), tokenizer)
-            columns[EXTRA + name] = [
-                0 if at is None else ids if isinstance(ids, int) else ids[at] for at in places
-            ]
+            ids = extra_ids(row.record, field, self.sizes[name])
+            if isinstance(ids, int):  # one id for the text
+                columns[EXTRA + name] = [0 if word is None else ids for word in words]
+                continue
+            indices = words
+            if len(ids) != word_count(row.record):
+                indices = _token_indices(row, field, len(ids), tokenizer)
+            columns[EXTRA + name] = [0 if index is None else ids[index] for index in indices]
         return columns
 
 
-def _numbers(item: Encoded, field: str, count: int, tokenizer: Tokenizer) -> list[int | None]:
+def _token_indices(row: Encoded, field: str, count: int, tokenizer: Tokenizer) -> list[int | None]:
     """Return the index of each token in its untruncated record; None for special tokens.
 
     Raises InputError unless the record has ``count`` tokens.
     """
-    layout = Layout(columns=("input_ids", *NEEDED), special_tokens=False)
-    (whole,) = tokenizer.encode_records([item.record], layout)
-    keys = [*_keys(whole)]
+    layout = Layout(columns=("input_ids", *WORD_COLUMNS), special_tokens=False)
+    (untruncated,) = tokenizer.encode_records([row.record], layout)
+    keys = [*_token_keys(untruncated)]
     if len(keys) != count:
-        words = counted(word_count(item.record), "word")
+        words = counted(word_count(row.record), "word")
         needed = f"{words} and {counted(len(keys), 'token')}"
-        raise unfit_ids(item.record, field, count, needed)
-    number = {key: at for at, key in enumerate(keys)}
-    return [number.get(key) for key in _keys(item)]
+        raise unfit_ids(row.record, field, count, needed)
+    index_of = {key: index for index, key in enumerate(keys)}
+    return [index_of.get(key) for key in _token_keys(row)]
 
 
-def _keys(item: Encoded) -> Iterator[tuple[Any, ...]]:
+def _token_keys(row: Encoded) -> Iterator[tuple[Any, ...]]:
     """Yield a key for each token, unique in its record."""
-    return zip(*(item.columns[name] for name in NEEDED), strict=True)
+    return zip(*(row.columns[name] for name in WORD_COLUMNS), strict=True)
 
 
-def _words(item: Encoded) -> Iterator[int | None]:
-    """Yield the word index of each token in its record; None for special tokens."""
-    texts = (item.record.text, item.record.pair or "")
+def _word_indices(row: Encoded) -> Iterator[int | None]:
+    """Yield the word index of each token in its record; None for special tokens.
+
+    Words of the record are those that it has ids for: of a text, what lies between white space.
+    """
+    texts = (row.record.text, row.record.pair or "")
     starts = [word_starts(text) for text in texts]
-    for (start, _), word, which in _keys(item):
-        if which is None or not starts[which]:
+    for (start, _), word, sequence in _token_keys(row):
+        if sequence is None or not starts[sequence]:
             yield None
             continue
-        at = word if isinstance(texts[which], list) else start
-        yield max(bisect_right(starts[which], at) - 1, 0) + which * len(starts[0])
+        position = word if isinstance(texts[sequence], list) else start
+        word_index = max(bisect_right(starts[sequence], position) - 1, 0)
+        yield word_index + sequence * len(starts[0])

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     Flat = tuple[NDArray[np.uint32], Counts]  # ids [T], offsets [B + 1]
 
 HOLE = NumbersText("[\0]")  # placeholder for the list of the first column; never in JSON
-MANY = 1 << 19  # characters at which nanotoken pays for its import and proof (1/6 s)
-CACHED = 1 << 17  # cache entries per level
-PROVING = Lock()  # held while the proof runs, so threads do not repeat it
+NANOTOKEN_CHARACTERS = 1 << 19  # at which it pays for its import and proof (1/6 s)
+CACHE_ENTRIES = 1 << 17  # per level
+PROOF_LOCK = Lock()  # held while the proof runs, so threads do not repeat it
 
 PROOF = (
     "", " ", "a", "I love NLP!", "don't", "U.S.A. -- $3.50, 50% (yes/no) {x} e-mail@x.org",
@@ -76,18 +76,21 @@ PROOF = (
 class WordPieceEngine:
     """The fastest exact batch encoder for a tokenizer: nanotoken if it passes the proof."""
 
-    def __init__(self, core: Tokenizer, expected: int = 0) -> None:
-        self.core, self.seen = core, expected  # in characters
+    def __init__(self, core: Tokenizer, expected_characters: int = 0) -> None:
+        self.core = core
+        self.characters = expected_characters  # expected, and read so far
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         """Return the ids of all texts, concatenated [T], and their row offsets [B + 1]."""
-        with PROVING:
-            if self.seen < MANY:
-                self.seen += sum(map(len, texts))
-            many = self.seen >= MANY
-            fast = self.fast if many and not self.core.encode_special_tokens else None
-        if fast is not None:
-            return fast.encode_batch(texts, add_special_tokens=False, parallel=False)
+        nanotoken = None
+        with PROOF_LOCK:
+            if self.characters < NANOTOKEN_CHARACTERS:
+                self.characters += sum(map(len, texts))
+            is_many = self.characters >= NANOTOKEN_CHARACTERS
+            if is_many and not self.core.encode_special_tokens:
+                nanotoken = self.nanotoken
+        if nanotoken is not None:
+            return nanotoken.encode_batch(texts, add_special_tokens=False, parallel=False)
         encodings = self.core.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         offsets = offsets_of([*map(len, ids)])
@@ -95,35 +98,36 @@ class WordPieceEngine:
         return np.fromiter(flat, np.uint32, int(offsets[-1])), offsets
 
     @cached_property
-    def fast(self) -> Any:
-        """The nanotoken tokenizer, or None if it is unsupported, not installed or not exact."""
+    def nanotoken(self) -> Any:
+        """The tokenizer in nanotoken, or None if it is unsupported, not installed or not exact."""
         if type(self.core.model).__name__ != "WordPiece":
             return None
         try:
             import nanotoken
         except ImportError:
             return None
-        nanotoken.set_cache_entries(CACHED)
-        described = parse(self.core.to_str())
-        described |= {"post_processor": None, "truncation": None, "padding": None}
+        nanotoken.set_cache_entries(CACHE_ENTRIES)
+        settings = parse(self.core.to_str())
+        settings |= {"post_processor": None, "truncation": None, "padding": None}
         try:
-            fast = nanotoken.WordPieceTokenizer.from_json(orjson.dumps(described))
+            tokenizer = nanotoken.WordPieceTokenizer.from_json(orjson.dumps(settings))
         except ValueError:  # nanotoken does not support this tokenizer
             return None
         words = [token.content for token in self.core.get_added_tokens_decoder().values()]
         texts = [*PROOF, *words]
         for word in words:
             texts += [f"a{word}b", f" {word} {word}{word}. {word.upper()}{word.lower()}"]
-        ids, offsets = fast.encode_batch(texts, add_special_tokens=False, parallel=False)
-        right = [row.ids for row in self.core.encode_batch_fast(texts, add_special_tokens=False)]
-        return fast if [ids[a:b].tolist() for a, b in pairwise(offsets)] == right else None
+        ids, offsets = tokenizer.encode_batch(texts, add_special_tokens=False, parallel=False)
+        rows = [ids[start:stop].tolist() for start, stop in pairwise(offsets)]
+        expected = self.core.encode_batch_fast(texts, add_special_tokens=False)
+        return tokenizer if rows == [encoding.ids for encoding in expected] else None
 
 
 def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
     """Return pool[start : start + length] of all spans, concatenated."""
-    filled = lengths > 0
-    starts = starts[filled]
-    lengths = lengths[filled]
+    is_filled = lengths > 0
+    starts = starts[is_filled]
+    lengths = lengths[is_filled]
     steps = np.ones(lengths.sum(), np.int64)  # from each index to the next
     steps[:1] = starts[:1]
     steps[np.cumsum(lengths)[:-1]] = starts[1:] - starts[:-1] - lengths[:-1] + 1
@@ -139,20 +143,22 @@ def offsets_of(lengths: Counts | list[int]) -> Counts:
 
 def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
     """Return JSON lines with the columns of a batch of arrays, one row per line, at each `HOLE`."""
-    bounds, between = batch.offsets.tolist(), 2**32 - 1  # not an id
-    marked = np.insert(batch.ids, batch.offsets[1:-1], between)
-    ids = orjson.dumps(marked, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-    columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % between)]]
+    offsets = batch.offsets.tolist()
+    separator = 2**32 - 1  # not an id
+    separated = np.insert(batch.ids, batch.offsets[1:-1], separator)
+    ids = orjson.dumps(separated, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % separator)]]
     for name in names[1:]:
         digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # these columns hold single digits
         digits[1::2] = batch.columns[name] + ord("0")
         flat = digits.tobytes()
-        begin = b'],"%s":[' % name.encode()
-        rows = pairwise(bounds)
-        columns.append([begin + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
+        key = b'],"%s":[' % name.encode()
+        rows = pairwise(offsets)
+        columns.append([key + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
+    # A line is its text before the hole, then the lists, then its text after it.
     step = 1 + len(columns)
-    parts = [b""] * (step * len(batch) + 1)
-    parts[::step] = lines.encode().split(b"\0")
-    for at, column in enumerate(columns, 1):
-        parts[at::step] = column
-    return b"".join(parts)
+    pieces = [b""] * (step * len(batch) + 1)
+    pieces[::step] = lines.encode().split(b"\0")
+    for position, column in enumerate(columns, 1):
+        pieces[position::step] = column
+    return b"".join(pieces)

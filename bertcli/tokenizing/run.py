@@ -1,12 +1,12 @@
 """Runs over records: tokenizing in windows, the output of `tokenize`, and decoding.
 
-    task = Task(Layout())
-    run = task.run(reader, tokenizer)
-    with streamed_rows(path, task.writer) as put:
-        task.write(run, run, put)
+    output = TokenOutput(Layout())
+    run = output.run(reader, tokenizer)
+    with streamed_rows(path, output.writer) as write:
+        output.write(run, run, write)
 
 Many records go as arrays from the tokenizer to the file (`ragged` formats the lines), few records
-as rows. The output bytes are identical.
+as rows (`encode_block` has the reason). The output bytes are identical.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from bertcli.errors import InputError, counted
 from bertcli.formats.jsonl import to_lines
 from bertcli.formats.plain_text import to_text
-from bertcli.formats.registry import BINARY, FINISHED, FORMATS, JSONL, LINES, TABULAR, TXT
+from bertcli.formats.registry import BINARY, FINISHED, FORMATS, JSONL, LINES, TABULAR
 from bertcli.formats.tables import (
     FlatLists,
     Table,
@@ -35,14 +35,14 @@ from bertcli.tokenizing.batch import Layout, TokenBatch
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 Prepare = Callable[[Sequence[Record]], Sequence[Record]]
-WINDOW = 1024  # records tokenized together; enough to keep every core busy
-BLOCKS = 8  # blocks of a file tokenized ahead of the writer, about 1 MB each
-THREADS = 8  # that create arrays; the GIL limits the gain from more
+RECORDS_PER_WINDOW = 1024  # tokenized together; enough to keep every core busy
+BLOCKS_AHEAD = 8  # blocks of a file tokenized ahead of the writer, about 1 MB each
+MAX_THREADS = 8  # that create arrays; the GIL limits the gain from more
 
+COUNT_FIELDS = ("length", "truncated")
+OPTIONAL_FIELDS = {"pair", "truncated"}  # only some records have them
 
-_Group = tuple[Sequence[Record], int]
-COUNTED = ("length", "truncated")
-SOME = {"pair", "truncated"}  # fields that only some records have
+_NumberedWindow = tuple[Sequence[Record], int]  # records, and the index of the first one
 
 
 @dataclass
@@ -123,11 +123,11 @@ class ReaderRun:
 
     def blocks(self) -> Iterator[Sequence[Record]]:
         """Yield blocks of the records that are not done."""
-        left = self.start
+        done = self.start
         for block in self.reader.blocks():
-            if left < len(block):
-                yield block[left:] if left else block
-            left = max(0, left - len(block))
+            if done < len(block):
+                yield block[done:] if done else block
+            done = max(0, done - len(block))
 
     def finish(self, records: int) -> None:
         """Record that the first ``records`` records of the reader are done."""
@@ -140,152 +140,161 @@ class TokenizeRun(ReaderRun):
 
     tokenizer: Tokenizer
     layout: Layout
-    window: int | None = None  # records tokenized together; None: WINDOW, or as they were read
+    # Records tokenized together; None: RECORDS_PER_WINDOW, or as they were read.
+    window: int | None = None
     full: bool = False  # True: every window but the last has that many records
     characters: int = CHARACTERS  # end a window early when it has this many
     growing: bool = False  # True: the first windows are small
     prepare: Prepare | None = None  # applied to the records first
-    rest: Iterable[Sequence[Record]] | None = None  # the records not done, if known
+    remaining: Iterable[Sequence[Record]] | None = None  # the records not done, if known
 
     def __iter__(self) -> Iterator[TokenBatch]:
         """Yield the tokens of the records in input order, one window at a time."""
-        for counts, tokens in self.counted():
+        for counts, batch in self.counted():
             self.tally.merge(counts)
-            if len(tokens):
-                yield tokens
+            if len(batch):
+                yield batch
             self.finish(self.end)
 
     def counted(self) -> Iterator[tuple[TokenCounts, TokenBatch]]:
         """Yield counts and tokens of each window, for callers that keep the tally.
 
-        Windows may be empty.
+        Windows may be empty. ``end`` is the number of records up to the end of the window.
 
         If the layout fits arrays, several blocks are tokenized in parallel threads: most of that
         work releases the GIL.
         """
-        groups: Iterable[Sequence[Record]] = self.rest or self.blocks()
-        most = BLOCKS if self.window is None and self.layout.is_flat else 1
-        if most == 1:
-            size = self.window or WINDOW
-            groups = record_windows(
-                groups,
-                size,
+        windows: Iterable[Sequence[Record]] = self.remaining or self.blocks()
+        max_ahead = BLOCKS_AHEAD if self.window is None and self.layout.is_flat else 1
+        if max_ahead == 1:
+            windows = record_windows(
+                windows,
+                self.window or RECORDS_PER_WINDOW,
                 full=self.full,
                 characters=self.characters,
                 growing_from=self.start if self.growing else None,
             )
-        numbered = self._numbered(groups)
-        self.tokenizer.expected = size_on_disk(self.reader.source.paths) or 0
-        if self.tokenizer.expected:
+        numbered = self._numbered(windows)
+        expected_characters = size_on_disk(self.reader.source.paths) or 0
+        self.tokenizer.expected_characters = expected_characters
+        if expected_characters:
             from bertcli.io.threads import run_ahead
 
-            threads = min(most, THREADS, cores())
-            results = run_ahead(numbered, self._tokenized, threads=threads, most=most)
+            threads = min(max_ahead, MAX_THREADS, cores())
+            results = run_ahead(numbered, self._tokenize, threads=threads, most=max_ahead)
         else:  # texts may be typed in: answer one by one
-            results = map(self._tokenized, numbered)
-        for counts, tokens, failures, self.end in results:
-            for failure in failures:
-                self.reader.skip(failure)
-            self.skipped += len(failures)
-            yield counts, tokens
+            results = map(self._tokenize, numbered)
+        for counts, batch, errors, self.end in results:
+            for error in errors:
+                self.reader.skip(error)
+            self.skipped += len(errors)
+            yield counts, batch
 
-    def _numbered(self, groups: Iterable[Sequence[Record]]) -> Iterator[_Group]:
-        """Yield groups of records, each with the index of its first record."""
+    def _numbered(self, windows: Iterable[Sequence[Record]]) -> Iterator[_NumberedWindow]:
+        """Yield windows of records, each with the index of its first record."""
         first = self.start
-        for records in groups:
+        for records in windows:
             yield records, first
             first += len(records)
 
-    def _tokenized(self, group: _Group) -> tuple[TokenCounts, TokenBatch, list[InputError], int]:
-        """Return the counts and tokens of a group, the errors of skipped records, and its end."""
-        records, first = group
-        failures: list[InputError] = []
+    def _tokenize(
+        self, window: _NumberedWindow
+    ) -> tuple[TokenCounts, TokenBatch, list[InputError], int]:
+        """Return the counts and tokens of a window, the errors of skipped records, and its end."""
+        records, first = window
+        errors: list[InputError] = []
         texts = self.prepare(records) if self.prepare else records
         counts = TokenCounts(literals=self.tokenizer.count_literals(texts))
-        batch = self.tokenizer.encode_records(texts, self.layout, skip=failures.append, first=first)
+        batch = self.tokenizer.encode_records(texts, self.layout, skip=errors.append, first=first)
         if self.prepare:  # counts and errors refer to the records as read
             rows = [sample - first for sample in batch.samples]
             batch = replace(batch, records=RecordBatch.of(records).take(rows))
         counts.add(batch, self.tokenizer.limit)
-        return counts, batch, failures, first + len(records)
+        return counts, batch, errors, first + len(records)
 
 
 @dataclass(frozen=True)
-class Task:
+class TokenOutput:
     """The output of a tokenize run: columns, fields and file format.
 
-    ``extra`` are the fields besides the columns: ``length``, ``text``, ``pair``,
+    ``other_fields`` are those besides the columns: ``length``, ``text``, ``pair``,
     ``overflow_to_sample_mapping`` and ``truncated``. If nothing is written per record, use
     `TokenizeRun` alone.
     """
 
     layout: Layout
-    extra: tuple[str, ...] = ()
-    form: str = JSONL
+    other_fields: tuple[str, ...] = ()
+    file_format: str = JSONL
     ragged: bool = False  # True: flat arrays in npz and safetensors
 
     @property
     def fields(self) -> frozenset[str]:
         """The names of the output fields, which no carried field may have."""
-        return frozenset({"id", *self.layout.columns, *self.extra})
+        return frozenset({"id", *self.layout.columns, *self.other_fields})
 
-    def run(self, reader: Reader, tokenizer: Tokenizer, window: int = WINDOW) -> TokenizeRun:
+    def run(
+        self, reader: Reader, tokenizer: Tokenizer, window: int = RECORDS_PER_WINDOW
+    ) -> TokenizeRun:
         """Return the run over these records.
 
         With padding "longest", ``window`` records are padded together.
         """
-        together = self.layout.padding == "longest"
-        size = window if together else None
-        return TokenizeRun(reader, tokenizer, self.layout, size, full=together)
+        if self.layout.padding == "longest":
+            return TokenizeRun(reader, tokenizer, self.layout, window, full=True)
+        return TokenizeRun(reader, tokenizer, self.layout)
 
     def rows(
-        self, tokens: TokenBatch, lists: Mapping[str, Iterable[Any]] | None = None
+        self, batch: TokenBatch, lists: Mapping[str, Iterable[Any]] | None = None
     ) -> list[dict[str, Any]]:
         """Return the output rows of a batch. ``lists`` replaces the token columns.
 
         Raises InputError if a carried field has the name of an output field.
         """
         if lists is None:
-            lists = {name: tokens.lists(name) for name in self.layout.columns}
-        columns = {**lists, **self._beside(tokens)}
-        values = zip(*columns.values(), strict=True) if columns else repeat((), len(tokens))
+            lists = {name: batch.lists(name) for name in self.layout.columns}
+        columns = {**lists, **self._other_columns(batch)}
+        values = zip(*columns.values(), strict=True) if columns else repeat((), len(batch))
         rows = [dict(zip(columns, cells, strict=True)) for cells in values]
-        if self.form not in TABULAR:
-            for name in SOME.intersection(columns):
+        if self.file_format not in TABULAR:
+            for name in OPTIONAL_FIELDS.intersection(columns):
                 for row in rows:
                     if row[name] in (None, 0):
                         del row[name]
-        if tokens.records.is_plain:
+        if batch.records.is_plain:
             return rows
-        return [row_of(record, row) for record, row in zip(tokens.records, rows, strict=True)]
+        return [row_of(record, row) for record, row in zip(batch.records, rows, strict=True)]
 
-    def table(self, tokens: TokenBatch) -> Table:
+    def table(self, batch: TokenBatch) -> Table:
         """Return the output of a batch of arrays as a table of columns."""
         import numpy as np  # pyarrow would import pandas to inspect lists
 
-        ids = tokens.records.ids or ()
-        extras = tokens.records.extras or ()
-        columns: dict[str, Any] = {"id": ids} if any(key is not None for key in ids) else {}
+        ids = batch.records.ids or ()
+        carried_fields = batch.records.extras or ()
+        columns: dict[str, Any] = {}
+        if any(key is not None for key in ids):
+            columns["id"] = ids
         for name in self.layout.columns:
-            columns[name] = FlatLists(tokens.columns[name], tokens.offsets)
-        for name, values in self._beside(tokens).items():
-            columns[name] = np.array(values) if name in COUNTED else values
-        for name in fields_of(filter(None, extras)):
-            columns[name] = [(extra or {}).get(name) for extra in extras]
-        return Table(columns, len(tokens))
+            columns[name] = FlatLists(batch.columns[name], batch.offsets)
+        for name, values in self._other_columns(batch).items():
+            columns[name] = np.array(values) if name in COUNT_FIELDS else values
+        for name in fields_of(filter(None, carried_fields)):
+            columns[name] = [(fields or {}).get(name) for fields in carried_fields]
+        return Table(columns, len(batch))
 
-    def _beside(self, tokens: TokenBatch) -> dict[str, Any]:
-        """Return the columns of ``extra``. Records without a value have None or 0."""
-        records = tokens.records
+    def _other_columns(self, batch: TokenBatch) -> dict[str, Any]:
+        """Return the columns of ``other_fields``. Records without a value have None or 0."""
+        records = batch.records
         columns = {
-            "length": tokens.lengths,
+            "length": batch.lengths,
             "text": records.texts,
-            "pair": records.pairs or [None] * len(tokens),
-            "overflow_to_sample_mapping": tokens.samples,
-            "truncated": tokens.dropped_tokens,
+            "pair": records.pairs or [None] * len(batch),
+            "overflow_to_sample_mapping": batch.samples,
+            "truncated": batch.dropped_tokens,
         }
-        is_cut = self.form in TABULAR or any(tokens.dropped_tokens)
-        return {name: columns[name] for name in self.extra if is_cut or name != "truncated"}
+        names = self.other_fields
+        if self.file_format not in TABULAR and not any(batch.dropped_tokens):
+            names = tuple(name for name in names if name != "truncated")
+        return {name: columns[name] for name in names}
 
     def header(self, run: TokenizeRun) -> TableHeader:
         """Return the header row of a table without records: every column, with its type.
@@ -300,50 +309,55 @@ class Task:
     @property
     def writer(self) -> str:
         """The name of the writer for the file format."""
-        if self.form in LINES:
+        if self.file_format in LINES:
             return FINISHED
-        return FORMATS[self.form].ragged_writer if self.ragged else self.form
+        return FORMATS[self.file_format].ragged_writer if self.ragged else self.file_format
 
     def write(
         self,
         run: TokenizeRun,
         batches: Iterable[TokenBatch],
-        put: Callable[..., None],
+        write: Callable[..., None],
         *,
-        rows: bool = False,
+        as_rows: bool = False,
     ) -> None:
-        """Write the batches of a run, as ``rows`` or in the fastest form.
+        """Pass the batches of a run to a writer, as rows or as what it writes fastest.
 
         A run without records writes an empty table.
         """
+        is_table = self.file_format not in LINES
         for batch in batches:
-            put(self.rows(batch) if rows and self.form not in LINES else self._written(batch))
-        if self.form not in LINES and not run.tally.records:
-            put([self.header(run)])
+            write(self.rows(batch) if as_rows and is_table else self._writer_input(batch))
+        if is_table and not run.tally.records:
+            write([self.header(run)])
 
-    def _written(self, tokens: TokenBatch) -> Any:
-        """Return a batch in the form that the format's writer takes: bytes, rows or a table."""
-        form = self.form
-        if form == "table" and self.layout.columns:
-            return tokens
-        if form in LINES and tokens.records.is_plain and self.fields == {"id", "length"}:
-            line = b"%d\n" if form == TXT else b'{"length":%d}\n'
-            return [b"".join([line % length for length in tokens.lengths])]
-        if tokens.has_arrays:
-            if form in BINARY:
-                return self.table(tokens)
-            if form == JSONL and self.layout.columns:
-                from bertcli.tokenizing.ragged import HOLE, ragged_lines
+    def _writer_input(self, batch: TokenBatch) -> Any:
+        """Return a batch as the writer of the file format takes it: bytes, rows or a table."""
+        file_format = self.file_format
+        if file_format == "table" and self.layout.columns:
+            return batch
+        if file_format in LINES:
+            return [self._lines(batch)]
+        if batch.has_arrays and file_format in BINARY:
+            return self.table(batch)
+        return self.rows(batch)
 
-                if tokens.records.is_plain and not self._beside(tokens):
-                    lines = to_lines([{"input_ids": HOLE}]) * len(tokens)
-                else:
-                    lines = to_lines(self.rows(tokens, {"input_ids": repeat(HOLE, len(tokens))}))
-                return [ragged_lines(tokens, self.layout.columns, lines)]
-        rows = self.rows(tokens)
-        if form in LINES:
-            return [(to_lines(rows) if form == JSONL else "".join(map(to_text, rows))).encode()]
-        return rows
+    def _lines(self, batch: TokenBatch) -> bytes:
+        """Return a batch as JSON lines or as plain lines."""
+        is_json = self.file_format == JSONL
+        if batch.records.is_plain and self.fields == {"id", "length"}:
+            line = b'{"length":%d}\n' if is_json else b"%d\n"
+            return b"".join([line % length for length in batch.lengths])
+        if batch.has_arrays and is_json and self.layout.columns:
+            from bertcli.tokenizing.ragged import HOLE, ragged_lines
+
+            if batch.records.is_plain and not self._other_columns(batch):
+                lines = to_lines([{"input_ids": HOLE}]) * len(batch)
+            else:
+                lines = to_lines(self.rows(batch, {"input_ids": repeat(HOLE, len(batch))}))
+            return ragged_lines(batch, self.layout.columns, lines)
+        rows = self.rows(batch)
+        return (to_lines(rows) if is_json else "".join(map(to_text, rows))).encode()
 
 
 @dataclass
@@ -355,13 +369,13 @@ class DecodeRun(ReaderRun):
     """
 
     tokenizer: Tokenizer
-    kind: str  # "text" or "tokens"
+    field_name: str  # "text" or "tokens"
     skip_special: bool
     clean_up: bool | None
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         end = self.start
-        for records in record_windows(self.blocks(), WINDOW):
+        for records in record_windows(self.blocks(), RECORDS_PER_WINDOW):
             rows = self.reader.collect(self._row, records)
             self.skipped += len(records) - len(rows)
             self.tally.records += len(rows)
@@ -374,10 +388,10 @@ class DecodeRun(ReaderRun):
         skip = self.skip_special
         value: Any
         try:
-            if self.kind == "tokens":
+            if self.field_name == "tokens":
                 value = self.tokenizer.convert_ids_to_tokens(ids, skip)
             else:
                 value = self.tokenizer.decode(ids, skip, self.clean_up)
         except InputError as unknown:
             raise InputError(f"{record.where}: {unknown.marked}", unknown.marked_hint) from None
-        return row_of(record, {self.kind: value})
+        return row_of(record, {self.field_name: value})

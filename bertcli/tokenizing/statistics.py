@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
+from math import inf
 from typing import Any
 
 from bertcli.io.paths import input_name
@@ -17,7 +18,8 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 UNKNOWN_KEPT = 50_000  # distinct unknown words counted; beyond that the rare ones are dropped
 BARS = 12
-BEFORE, NONE = -1, -2  # pseudo-ids: the start of a row, and a missing token
+ROW_START = -1  # pseudo-id before the first token of a row
+NO_TOKEN = -2  # pseudo-id of a special token that the vocabulary lacks
 
 
 def file_rows(
@@ -34,21 +36,22 @@ def file_rows(
     for batch in batches:
         files[None].add(batch)
         for file, rows in groupby(range(len(batch)), batch.records.files.__getitem__):
-            part = [*rows]
-            files[file].add(batch if len(part) == len(batch) else batch.take(part))
-    return [{"file": name} | counts.summary() for name, counts in files.items()]
+            rows_of_file = [*rows]
+            is_all = len(rows_of_file) == len(batch)
+            files[file].add(batch if is_all else batch.take(rows_of_file))
+    return [{"file": file} | counts.summary() for file, counts in files.items()]
 
 
 class CorpusStats:
     """Counts over encoded records; ``summary`` returns the result."""
 
-    def __init__(self, tokenizer: Tokenizer, cut_at: int | None) -> None:
-        self.tokenizer, core = tokenizer, tokenizer.core
-        self.cut_at = cut_at if cut_at is not None else tokenizer.limit
-        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], NONE)
-        self.special = {BEFORE, *tokenizer.all_special_ids} - {self.unk}
+    def __init__(self, tokenizer: Tokenizer, max_length: int | None) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length if max_length is not None else tokenizer.limit
+        self.unk = tokenizer.special_ids().get(tokenizer.roles["unk_token"], NO_TOKEN)
+        self.special = {ROW_START, *tokenizer.all_special_ids} - {self.unk}
         # In other models the first token of a text starts a word, even without the mark of one.
-        self.is_marked = type(core.model).__name__ == "WordPiece"
+        self.has_marks = type(tokenizer.core.model).__name__ == "WordPiece"
         self.lengths: Counter[int] = Counter()
         self.ids: Counter[int] = Counter()
         self.first_ids: Counter[int] = Counter()  # first tokens, if continuations are unmarked
@@ -59,15 +62,17 @@ class CorpusStats:
         self.lengths.update(batch.lengths)
         ids = as_lists(batch.ids)
         self.ids.update(ids)
-        is_unknown = self.unk in ids
-        if self.is_marked and not is_unknown:
+        has_unknown = self.unk in ids
+        if self.has_marks and not has_unknown:
             return
         for record, row in zip(batch.records, batch.lists("input_ids"), strict=True):
-            if not self.is_marked:
-                pairs = pairwise([BEFORE, *row])
-                self.first_ids.update(after for before, after in pairs if before in self.special)
-            if is_unknown and self.unk in row:
-                self._remember(record)
+            if not self.has_marks:
+                pairs = pairwise([ROW_START, *row])
+                self.first_ids.update(
+                    index for previous, index in pairs if previous in self.special
+                )
+            if has_unknown and self.unk in row:
+                self._count_unknown_words(record)
 
     def summary(self) -> dict[str, Any]:
         """Return the statistics as JSON values; lengths include special tokens."""
@@ -75,17 +80,19 @@ class CorpusStats:
         total = sum(length * count for length, count in self.lengths.items())
         core = self.tokenizer.core
         added = core.get_added_tokens_decoder()
-        continues = continuation_test(core)
+        continues_word = continuation_test(core)
 
         special = sum(self.ids[index] for index in self.special)
-        going_on = sum(
+        continuations = sum(
             count
             for index, count in (self.ids - self.first_ids).items()
-            if (self.is_marked or index not in added) and continues(core.id_to_token(index) or "")
+            if (self.has_marks or index not in added)
+            and continues_word(core.id_to_token(index) or "")
         )
-        words = total - special - going_on
+        words = total - special - continuations
         unknown = self.ids[self.unk]
-        over = sum(n for length, n in self.lengths.items() if self.cut_at and length > self.cut_at)
+        limit = self.max_length or inf
+        longer = sum(count for length, count in self.lengths.items() if length > limit)
         return {
             "texts": texts,
             "tokens": total,
@@ -97,16 +104,16 @@ class CorpusStats:
                 "max": max(self.lengths, default=0),
             },
             "histogram": self._histogram(),
-            "max_length": self.cut_at,
-            "longer": over,
-            "longer_share": round(over / texts, 6) if texts else 0,
+            "max_length": self.max_length,
+            "longer": longer,
+            "longer_share": round(longer / texts, 6) if texts else 0,
             "unknown": unknown,
             "unknown_share": round(unknown / words, 6) if words else 0,
             "unknown_words": dict(self.unknown_words.most_common(10)),
             "pieces_per_word": round((total - special) / words, 4) if words else 0,
         }
 
-    def _remember(self, record: Record) -> None:
+    def _count_unknown_words(self, record: Record) -> None:
         """Count the words that became [UNK], as spelled in the text."""
         for text in RecordBatch.of([record]).strings:
             encoding = self.tokenizer.core.encode(text, add_special_tokens=False)
@@ -133,7 +140,9 @@ class CorpusStats:
             {
                 "from": start,
                 "to": end,
-                "texts": sum(n for length, n in self.lengths.items() if start <= length <= end),
+                "texts": sum(
+                    count for length, count in self.lengths.items() if start <= length <= end
+                ),
             }
             for start, end in zip(starts, ends, strict=True)
         ]
@@ -141,9 +150,9 @@ class CorpusStats:
 
 def quantile(lengths: Counter[int], share: float) -> int:
     """Return the smallest length that at least this share of the texts does not exceed."""
-    missing = share * lengths.total()
+    remaining = share * lengths.total()
     for length in sorted(lengths):
-        missing -= lengths[length]
-        if missing <= 0:
+        remaining -= lengths[length]
+        if remaining <= 0:
             return length
     return 0

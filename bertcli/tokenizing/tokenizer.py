@@ -16,11 +16,10 @@ pads and builds windows itself, and counts the dropped tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,24 +39,9 @@ from bertcli.model_folder.tokenizer_files import (
 )
 from bertcli.records.batch import RecordBatch
 from bertcli.records.record import Record
-from bertcli.tokenizing.batch import (
-    COLUMNS,
-    Column,
-    Encoded,
-    Layout,
-    TokenBatch,
-    as_lists,
-    offsets_in,
-    pad_row,
-    sequence_span,
-)
+from bertcli.tokenizing.batch import Encoded, Layout, TokenBatch, as_lists
+from bertcli.tokenizing.encode_block import Skip, encode_block, pad_rows
 from bertcli.tokenizing.encoding import FIELDS
-from bertcli.tokenizing.truncation import (
-    dropped_tokens,
-    kept_of_many,
-    token_windows,
-    windows_of_many,
-)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -66,13 +50,9 @@ if TYPE_CHECKING:
 
     from bertcli.tokenizing.call import BatchEncoding, Texts
     from bertcli.tokenizing.ragged import WordPieceEngine
-    from bertcli.tokenizing.special_tokens import SpecialTokens
 
-FEW = 256  # fewer records in a run are not worth the numpy import,
-SHORT = 1 << 19  # unless they have this many characters
-Skip = Callable[[InputError], None]
-WHOLE = "tokenizer.json"
-KEPT = (  # settings of tokenizer_config.json that `save` writes
+TOKENIZER_FILE = "tokenizer.json"
+SAVED_SETTINGS = (  # of tokenizer_config.json
     "tokenizer_class",
     "bos_token",
     "eos_token",
@@ -87,15 +67,15 @@ KEPT = (  # settings of tokenizer_config.json that `save` writes
 # Roles of special tokens, in transformers' order.
 ROLE_ORDER = ("bos_token", "eos_token", *ROLES)
 # Tokenizer classes without bos_token and eos_token unless the folder defines them.
-WITHOUT_ENDS = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", AS_IT_IS.name)
-NORMALIZER = {  # setting -> its name in BERT's normalizer
+CLASSES_WITHOUT_ENDS = ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", AS_IT_IS.name)
+NORMALIZER_FIELDS = {  # setting -> its name in BERT's normalizer
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
     "clean_text": "clean_text",
 }
 # What clean_up_tokenization_spaces replaces in transformers, in order.
-CLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 class Tokenizer:
@@ -110,7 +90,7 @@ class Tokenizer:
         self.limit = limit
         self.truncation_side = settings.choice("truncation_side", SIDES) or "right"
         self.padding_side = settings.choice("padding_side", SIDES) or "right"
-        self.expected = 0  # estimated number of characters still to come
+        self.expected_characters = 0  # estimate of what is still to come
         self.reads_types = True  # True if the model takes token type ids
         self.clean_up: bool | None = settings.switch("clean_up_tokenization_spaces")
         self.core.no_truncation()
@@ -186,7 +166,7 @@ class Tokenizer:
         """The encoder of many texts at once."""
         from bertcli.tokenizing.ragged import WordPieceEngine
 
-        return WordPieceEngine(self.core, self.expected)
+        return WordPieceEngine(self.core, self.expected_characters)
 
     @cached_property
     def words_core(self) -> Core:
@@ -290,11 +270,11 @@ class Tokenizer:
 
     def _end_token(self, role: str) -> str | None:
         """Return bos_token or eos_token: the folder's, else the tokenizer's [CLS] or [SEP]."""
-        named = self.settings.get(role)
-        if isinstance(named, Mapping):  # an added token with settings
-            named = named.get("content")
-        if named is not None or self.kind.name in WITHOUT_ENDS:
-            return named
+        token = self.settings.get(role)
+        if isinstance(token, Mapping):  # an added token with settings
+            token = token.get("content")
+        if token is not None or self.kind.name in CLASSES_WITHOUT_ENDS:
+            return token
         return self.roles["cls_token" if role == "bos_token" else "sep_token"]
 
     @property
@@ -337,24 +317,26 @@ class Tokenizer:
         ids = self.special_ids()
         normalizer = self.core.normalizer
         roles = {role: token for role, token in self.roles.items() if token in ids}
-        more = [token for token in self.added_special.values() if token not in roles.values()]
-        cleaning = {
-            name: getattr(normalizer, own)
-            for name, own in NORMALIZER.items()
-            if hasattr(normalizer, own)
+        without_role = [
+            token for token in self.added_special.values() if token not in roles.values()
+        ]
+        normalizer_settings = {
+            name: getattr(normalizer, field)
+            for name, field in NORMALIZER_FIELDS.items()
+            if hasattr(normalizer, field)
         }
         settings = {
             "tokenizer_class": self.kind.name,
-            **{key: self.settings[key] for key in KEPT if key in self.settings},
+            **{key: self.settings[key] for key in SAVED_SETTINGS if key in self.settings},
             **roles,
-            "extra_special_tokens": more,
-            **cleaning,
+            "extra_special_tokens": without_role,
+            **normalizer_settings,
             "model_max_length": self.model_max_length,
             "padding_side": self.padding_side,
             "truncation_side": self.truncation_side,
         }
-        with saving(Path(folder), last=WHOLE) as scratch:
-            (scratch / WHOLE).write_text(self.core.to_str(pretty=True), encoding="utf-8")
+        with saving(Path(folder), last=TOKENIZER_FILE) as scratch:
+            (scratch / TOKENIZER_FILE).write_text(self.core.to_str(pretty=True), encoding="utf-8")
             write_json(scratch / "tokenizer_config.json", settings)
 
     save_pretrained = save
@@ -406,7 +388,7 @@ class Tokenizer:
         text = self.core.decode(ids, skip_special_tokens)
         if type(self.core.model).__name__ == "BPE":
             return text
-        for blanks in CLEAN if clean_up or (clean_up is None and self.clean_up) else ():
+        for blanks in CLEANED_UP if clean_up or (clean_up is None and self.clean_up) else ():
             text = text.replace(blanks, blanks.strip())
         return text
 
@@ -449,13 +431,15 @@ class Tokenizer:
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return [CLS] A [SEP], or [CLS] A [SEP] B [SEP], for ids without special tokens."""
-        return [index for _, part in self._parts(token_ids_0, token_ids_1) for index in part]
+        parts = self._parts_with_types(token_ids_0, token_ids_1)
+        return [index for _, ids in parts for index in ids]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Sequence[int], token_ids_1: Sequence[int] | None = None
     ) -> list[int]:
         """Return the token type ids for the output of `build_inputs_with_special_tokens`."""
-        return [kind for kind, part in self._parts(token_ids_0, token_ids_1) for _ in part]
+        parts = self._parts_with_types(token_ids_0, token_ids_1)
+        return [token_type for token_type, ids in parts for _ in ids]
 
     def get_special_tokens_mask(
         self,
@@ -473,8 +457,8 @@ class Tokenizer:
                 raise InputError("ids that have special tokens already are one list, not two")
             special = {*self.all_special_ids}
             return [int(index in special) for index in token_ids_0]
-        parts = self._parts(token_ids_0, token_ids_1)
-        return [1 - at % 2 for at, (_, part) in enumerate(parts) for _ in part]
+        parts = self._parts_with_types(token_ids_0, token_ids_1)
+        return [1 - number % 2 for number, (_, ids) in enumerate(parts) for _ in ids]
 
     def add_tokens(
         self,
@@ -535,18 +519,20 @@ class Tokenizer:
                     f"if the ids are of another model, give it with {option('model')}",
                 )
 
-    def _parts(
+    def _parts_with_types(
         self, first: Sequence[int], second: Sequence[int] | None
     ) -> list[tuple[int, Sequence[int]]]:
-        """Return the ids before, in, between and after the texts, each with its token type."""
-        frame = self._special_tokens(pair=second is not None)
-        if frame is None:
+        """Return the ids of special tokens and texts in turn, each part with its token type."""
+        from bertcli.tokenizing.special_tokens import special_tokens_around  # rarely needed
+
+        special_tokens = special_tokens_around(self.core, pair=second is not None)
+        if special_tokens is None:
             raise ModelError("this tokenizer does not put special tokens around two texts in order")
-        before, *behind = frame.special
-        parts: list[Sequence[int]] = [before]
-        for text, special in zip((first, second or ()), behind, strict=False):
+        leading, *following = special_tokens.special
+        parts: list[Sequence[int]] = [leading]
+        for text, special in zip((first, second or ()), following, strict=False):
             parts += [text, special]
-        return [*zip(frame.types, parts, strict=True)]
+        return [*zip(special_tokens.types, parts, strict=True)]
 
     def __call__(
         self, text: Texts, text_pair: Texts | None = None, **options: Any
@@ -562,23 +548,28 @@ class Tokenizer:
         records, batched = call.records(text, text_pair)
         layout = call.layout(self.limit, self.model_inputs)
 
-        def encoded(columns: tuple[str, ...]) -> TokenBatch:
-            asked = replace(layout, columns=columns)
-            before = self.core.encode_special_tokens
-            split = call.split_special_tokens
-            if split in (None, before):
-                return self.encode_records(records, asked)
-            cores = self.core, self.words_core
-            for core in cores:
-                core.encode_special_tokens = split
-            try:
-                return self.encode_records(records, asked)
-            finally:
-                for core in cores:
-                    core.encode_special_tokens = before
+        def encode(columns: tuple[str, ...]) -> TokenBatch:
+            with self._splitting_special_tokens(call.split_special_tokens):
+                return self.encode_records(records, replace(layout, columns=columns))
 
-        details = cache(partial(encoded, (*FIELDS,)))
-        return call.result(encoded(layout.columns), layout.columns, details, batched=batched)
+        all_columns = cache(partial(encode, (*FIELDS,)))
+        return call.result(encode(layout.columns), layout.columns, all_columns, batched=batched)
+
+    @contextmanager
+    def _splitting_special_tokens(self, split: bool | None) -> Iterator[None]:
+        """Treat literal special tokens as text if ``split``, meanwhile; None changes nothing."""
+        original = self.core.encode_special_tokens
+        if split in (None, original):
+            yield
+            return
+        cores = (self.core, self.words_core)
+        for core in cores:
+            core.encode_special_tokens = split
+        try:
+            yield
+        finally:
+            for core in cores:
+                core.encode_special_tokens = original
 
     def encode(self, text: Texts, text_pair: Texts | None = None, **options: Any) -> list[int]:
         """Return the input ids of a call."""
@@ -606,9 +597,8 @@ class Tokenizer:
         if "attention_mask" in layout.columns:
             for row in rows:
                 row.columns.setdefault("attention_mask", [1] * row.length)
-        return call.result(
-            self._padded(rows, layout), rows[0].columns if rows else names, batched=batched
-        )
+        columns_of_result = rows[0].columns if rows else names
+        return call.result(pad_rows(self, rows, layout), columns_of_result, batched=batched)
 
     def encode_records(
         self, records: Sequence[Record], layout: Layout, *, skip: Skip = stop, first: int = 0
@@ -619,163 +609,4 @@ class Tokenizer:
         truncated as requested goes to ``skip`` (default: raise). Many records become arrays if the
         layout fits them.
         """
-        block = RecordBatch.of(records)
-        pairs = block.pairs
-        is_alike = None not in pairs if pairs else layout.truncation != "only_second"
-        is_alike &= not block.is_split or self.words_core is self.core
-        is_alike &= pairs is None or not layout.overflowing
-        many = first + len(block) >= FEW or sum(block.weights) >= SHORT
-        if many and layout.is_flat and is_alike:
-            frame = self._special_tokens(pair=pairs is not None, special=layout.special_tokens)
-            if frame:
-                with suppress(InputError):  # `_rows` reports the pair
-                    return self._arrays(block, layout, frame, first)
-        return self._rows(block, layout, skip, first)
-
-    def _special_tokens(self, *, pair: bool, special: bool = True) -> SpecialTokens | None:
-        """Return the special tokens around a text or a pair; None if texts are not in order."""
-        from bertcli.tokenizing.special_tokens import special_tokens_around  # rarely needed
-
-        return special_tokens_around(self.core, pair=pair, special=special)
-
-    def _rows(self, records: RecordBatch, layout: Layout, skip: Skip, first: int) -> TokenBatch:
-        """Return the tokens of records as lists, without importing numpy."""
-        limit = self.cut_at(layout)
-        split = records.is_split
-        core = self.words_core if split else self.core
-        inputs = [text if pair is None else (text, pair) for text, pair, *_ in records]
-        encodings = core.encode_batch(inputs, split, layout.special_tokens)
-        rows: list[Encoded] = []
-        for sample, (record, encoding) in enumerate(zip(records, encodings, strict=True), first):
-            columns: dict[str, Column] = {"input_ids": encoding.ids}
-            for name in layout.columns:
-                columns[name] = COLUMNS[name](encoding)
-            if "offset_mapping" in columns and layout.offset_unit != "char":
-                columns["offset_mapping"] = offsets_in(record, encoding, layout.offset_unit)
-            if "token_type_ids" in columns and not self.reads_types:
-                columns["token_type_ids"] = [0] * len(encoding)
-            row = Encoded(record, columns, 0, sample)
-            if limit is None or row.length <= limit:
-                rows.append(row)
-                continue
-            places = [sequence_span(encoding.sequence_ids, which) for which in (0, 1)]
-            lengths = [stop - start for start, stop in places]
-            is_pair = record.pair is not None
-            try:
-                cuts = token_windows(
-                    lengths[0],
-                    lengths[1] if is_pair else None,
-                    self.room(limit, layout, pair=is_pair),
-                    layout.truncation,
-                    side=layout.truncation_side or self.truncation_side,
-                    stride=layout.stride if layout.overflowing else 0,
-                )
-            except InputError as error:
-                message = f"{record.where}: cannot be truncated to {limit} tokens: {error.marked}"
-                hint = (
-                    f"{error.marked_hint}, a larger {option('max_length')}, or "
-                    f"{option('on_error', 'skip')}"
-                )
-                skip(InputError(message, hint))
-                continue
-            for window in cuts if layout.overflowing else cuts[:1]:
-                slices, at = [], 0  # special tokens, and the span of each text in the window
-                for (start, until), (begin, end) in sorted(zip(places, window, strict=True)):
-                    slices += [slice(at, start), slice(start + begin, start + end)]
-                    at = until
-                slices.append(slice(at, None))
-                left: dict[str, Column] = {
-                    name: [*chain.from_iterable(column[part] for part in slices)]
-                    for name, column in columns.items()
-                }
-                dropped = 0 if layout.overflowing else dropped_tokens(lengths, window)
-                rows.append(Encoded(record, left, dropped, sample))
-        rows = self._padded(rows, layout)
-        return TokenBatch.of(rows, {"input_ids", *layout.columns})
-
-    def _padded(self, rows: list[Encoded], layout: Layout) -> list[Encoded]:
-        """Return the rows padded to equal length, if the layout requests padding."""
-        if layout.padding == "do_not_pad":
-            return rows
-        length = self.padded_length(layout, max((row.length for row in rows), default=0))
-        side = layout.padding_side or self.padding_side
-        filler = self.roles["pad_token"], self.padding_id
-        return [pad_row(row, length, side, *filler) for row in rows]
-
-    def _arrays(
-        self, block: RecordBatch, layout: Layout, frame: SpecialTokens, first: int
-    ) -> TokenBatch:
-        """Return the tokens of texts, or of pairs, as arrays.
-
-        ``frame`` are the special tokens of a text or of a pair. Each row has the same parts:
-        padding, special tokens, text, special tokens (for a pair: text, special tokens), padding.
-        With ``layout.overflowing`` each window of a text has a row. Raises InputError if a pair
-        cannot be truncated as requested, or windows cannot share ``stride`` tokens.
-        """
-        import numpy as np
-
-        from bertcli.tokenizing.ragged import offsets_of, spans
-
-        limit = self.cut_at(layout)
-        texts: Any = [*block.texts, *(block.pairs or ())]
-        ids, offsets = self.engine([*chain.from_iterable(texts)] if block.is_split else texts)
-        if block.is_split:
-            offsets = offsets[offsets_of([*map(len, texts)])]  # per text, not per word
-        special = [*map(len, frame.special)]
-        shape = len(special) - 1, len(block)  # the first texts of all rows, then the second ones
-        starts = offsets[:-1].reshape(shape)
-        lengths = np.diff(offsets).reshape(shape)
-        left = lengths
-        if limit is not None:
-            room = self.room(limit, layout, pair=block.pairs is not None)
-            left = kept_of_many(lengths, room, layout.truncation)
-        samples: Sequence[int] = range(first, first + len(block))
-        from_left = (layout.truncation_side or self.truncation_side) == "left"
-        if layout.overflowing and limit is not None:
-            texts_of_windows, offsets_in_text, left = windows_of_many(
-                lengths[0], room, layout.stride
-            )
-            lengths = lengths[:, texts_of_windows]
-            starts = starts[:, texts_of_windows]
-            if from_left:
-                offsets_in_text = lengths - offsets_in_text - left
-            starts = starts + offsets_in_text
-            lengths = left = left[np.newaxis]
-            samples = (first + texts_of_windows).tolist()
-            if len(samples) > len(block):
-                block = block.take(texts_of_windows.tolist())
-        elif from_left:
-            starts = starts + lengths - left
-
-        sizes = np.zeros((len(block), 2 * len(special) + 1), np.int64)  # [B, parts]
-        sizes[:, 1::2], sizes[:, 2:-1:2] = special, left.T
-        pads: list[int] = []  # longest padding of a row
-        if layout.padding != "do_not_pad":
-            whole = sizes.sum(axis=1)
-            length = self.padded_length(layout, int(whole.max(initial=0)))
-            missing = np.maximum(length - whole, 0)
-            side = layout.padding_side or self.padding_side
-            sizes[:, 0 if side == "left" else -1] = missing
-            pads = [self.padding_id] * int(missing.max(initial=0))
-        pool = np.concatenate([ids, np.array([*chain(*frame.special), *pads], np.uint32)])
-        begins = np.full_like(sizes, len(pool) - len(pads))  # start of each part in the pool
-        begins[:, 1::2] = len(ids) + offsets_of(special)[:-1]
-        begins[:, 2:-1:2] = starts.T
-
-        flat_sizes = sizes.ravel()
-        kinds: dict[str, Any] = {
-            "token_type_ids": [kind * self.reads_types for kind in (0, *frame.types, 0)],
-            "attention_mask": [0, *[1] * len(frame.types), 0],
-            "special_tokens_mask": [1, *[1, 0] * shape[0], 1, 1],
-        }
-        columns: dict[str, Any] = {"input_ids": spans(pool, begins.ravel(), flat_sizes)}
-        for name in set(layout.columns) - {"input_ids"}:
-            of_parts = np.tile(np.array(kinds[name], np.uint8), len(block))
-            columns[name] = np.repeat(of_parts, flat_sizes)
-        return TokenBatch(
-            block,
-            samples,
-            columns,
-            offsets_of(sizes.sum(axis=1)),
-            (lengths - left).sum(axis=0).tolist(),
-        )
+        return encode_block(self, RecordBatch.of(records), layout, skip, first)

@@ -8,6 +8,7 @@ tokens that truncation drops.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 from bertcli.errors import InputError, counted, option
@@ -36,14 +37,13 @@ def token_windows(
 
     ``room`` is the number of tokens without special tokens, ``second`` is None for a single text,
     ``stride`` is the number of tokens that consecutive windows share. If everything fits, there is
-    one window. If both sequences are truncated, every part of one is combined with every part of
+    one window. If both sequences are truncated, every span of one is combined with every span of
     the other.
 
     Raises InputError if ``strategy`` (longest_first, only_first, only_second) cannot truncate
     enough.
     """
-    over = first + (second or 0) - room
-    if over <= 0:
+    if first + (second or 0) <= room:
         return [((0, first), (0, second or 0))]
     if second is None:
         if strategy == "only_second":
@@ -51,14 +51,14 @@ def token_windows(
                 "only_second cannot shorten a text that has no pair",
                 f"use another {option('truncation')}",
             )
-        return [(part, (0, 0)) for part in _parts(first, room, side, stride)]
-    keep_first, keep_second = kept_lengths(first, second, room, strategy)
-    firsts = _parts(first, keep_first, side, stride)
-    seconds = _parts(second, keep_second, side, stride)
+        return [(span, (0, 0)) for span in _spans(first, room, side, stride)]
+    kept_first, kept_second = kept_lengths(first, second, room, strategy)
+    first_spans = _spans(first, kept_first, side, stride)
+    second_spans = _spans(second, kept_second, side, stride)
     return [
-        (firsts[0], seconds[0]),
-        *((part, other) for part in firsts[1:] for other in seconds),
-        *((firsts[0], other) for other in seconds[1:]),
+        (first_spans[0], second_spans[0]),
+        *product(first_spans[1:], second_spans),
+        *product(first_spans[:1], second_spans[1:]),
     ]
 
 
@@ -71,8 +71,9 @@ def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
         shorter = min(first, second, room // 2)
         return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
     cuts_first = strategy == "only_first"
-    fixed, name = (second, "second") if cuts_first else (first, "first")
+    fixed = second if cuts_first else first
     if room <= fixed:
+        name = "second" if cuts_first else "first"
         raise InputError(
             f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
             "shorten that text",
@@ -112,13 +113,16 @@ def windows_of_many(lengths: Lengths, room: int, stride: int) -> tuple[Lengths, 
         is_long = lengths > room
         counts[is_long] = -(-(lengths[is_long] - stride) // (room - stride))
     texts = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = number * (room - stride)
+    window_numbers = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = window_numbers * (room - stride)
     return texts, starts, np.minimum(lengths[texts] - starts, room)
 
 
-def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
-    """Split a sequence into parts of ``size`` from its start, or from its end (side "left")."""
+def _spans(length: int, size: int, side: str, stride: int) -> list[Span]:
+    """Return spans of ``size`` tokens of a sequence, from its start or its end (side "left").
+
+    Raises InputError if spans cannot share ``stride`` tokens.
+    """
     if length <= size or size == 0:
         return [(0, min(length, size))]
     if size <= stride:
@@ -126,10 +130,10 @@ def _parts(length: int, size: int, side: str, stride: int) -> list[Span]:
             f"windows of {size} tokens cannot share {stride}", f"use a smaller {option('stride')}"
         )
     starts = range(0, length - stride, size - stride)
-    parts = [(start, min(start + size, length)) for start in starts]
+    spans = [(start, min(start + size, length)) for start in starts]
     if side == "left":
-        return [(length - stop, length - start) for start, stop in parts]
-    return parts
+        return [(length - stop, length - start) for start, stop in spans]
+    return spans
 
 
 def layout_strategies(
@@ -142,11 +146,11 @@ def layout_strategies(
     """Return the padding and truncation strategies for these values, as in transformers.
 
     "true" means longest, or longest_first. A length alone turns on truncation, unless a padding
-    strategy (even do_not_pad) is given.
+    strategy (even do_not_pad) is given; so does ``overflowing``.
     """
     paddings = {None: "do_not_pad", "false": "do_not_pad", "true": "longest"}
     truncations = {"false": "do_not_truncate", "true": "longest_first"}
     if truncation is None:
-        alone = max_length is not None and padding in (None, "false")
-        truncation = "true" if alone or overflowing else "false"
+        has_only_length = max_length is not None and padding in (None, "false")
+        truncation = "true" if has_only_length or overflowing else "false"
     return paddings.get(padding, padding or ""), truncations.get(truncation, truncation)

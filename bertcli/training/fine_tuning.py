@@ -17,11 +17,21 @@ import torch
 from torch import nn
 
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
-from bertcli.embedding.options import EmbedOptions, prepared, read_sentence, settled
-from bertcli.embedding.sentence_modules import write_sentence_parts
-from bertcli.engines.engine import Tokens
-from bertcli.engines.runtime import open_tokenizer, refuse_extra, refuse_pairs, token_limit
+from bertcli.embedding.options import (
+    EmbedOptions,
+    prepare_records,
+    read_sentence_settings,
+    resolve_options,
+)
+from bertcli.embedding.record_embedder import RecordEmbedder
+from bertcli.embedding.sentence_modules import write_sentence_files
+from bertcli.engines.engine import PackedTokens
+from bertcli.engines.runtime import (
+    open_tokenizer,
+    refuse_extra_embeddings,
+    refuse_pairs,
+    token_limit,
+)
 from bertcli.errors import ModelError, UsageError, counted, option
 from bertcli.io.paths import sha256
 from bertcli.model_folder.folder import ModelFolder
@@ -236,7 +246,7 @@ def head_task(
     config = task.configured(bert.config)
     windows, limit, tally = tokenize_records(job, task, texts.records, base.encoder, config)
     samples = np.array([window.sample for window in windows])
-    tokens = Tokens.of(windows)
+    tokens = PackedTokens.of(windows)
     rows = np.flatnonzero(np.isin(samples, texts.train_rows))
     held_out = np.flatnonzero(np.isin(samples, texts.held_out_rows))
     held_out = held_out[np.argsort(tokens.lengths[held_out], kind="stable")]
@@ -320,14 +330,14 @@ def tokenize_records(
             f"{option('layers', job.layers)}: the model has {counted(layers, 'layer')}",
             f"give 0 to {layers}; {layers} trains the head alone",
         )
-    tokenizer = open_tokenizer(folder, extra=True)
+    tokenizer = open_tokenizer(folder, reads_extra_ids=True)
     limit = token_limit(config, tokenizer, job.max_length, max_limit)
     extra_columns = ExtraColumns(config.fields_of_extra, config.extra_embeddings)
-    columns = ("input_ids", "token_type_ids", *extra_columns.needed)
+    columns = ("input_ids", "token_type_ids", *extra_columns.needed_columns)
     layout = Layout(columns=columns, max_length=limit, truncation="longest_first")
     layout = task.layout(layout, job.max_length)
     batch = tokenizer.encode_records(records, layout)
-    batch = extra_columns.added(batch, tokenizer)
+    batch = extra_columns.add_to(batch, tokenizer)
     refuse_pairs(batch, config)
     tally = TokenCounts()
     limit = layout.max_length or limit
@@ -371,7 +381,7 @@ def frozen_task(
             f"{option('frozen', True)} trains no layer of the model",
         )
     folder.require_encoder()  # the head is added behind an encoder
-    embedder = Embedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
+    embedder = RecordEmbedder.open(folder, EmbedOptions(max_length=job.max_length, **compute))
     full_size = replace(embedder.options, dim=None)  # the head takes vectors of full size
     run = RecordVectors(replace(embedder, options=full_size), texts.records)
     compute_vectors(run)
@@ -379,7 +389,7 @@ def frozen_task(
     train_vectors = run.vectors[texts.train_rows].astype(np.float64)
     mean = train_vectors.mean(0)
     deviation = np.maximum(train_vectors.std(0), MIN_DEVIATION)
-    chosen = embedder.chosen()
+    chosen = embedder.vector_settings()
     vector_options = {
         name: chosen[name] for name in ("pooling", "normalize", "max_length", "prompt")
     }
@@ -403,7 +413,7 @@ def frozen_task(
         bert, _ = load(encoder, BertModel)
         config = encoder.config.with_labels(texts.labels)
         write_model(output, bert, task.configured(config), encoder.path)
-        write_sentence_parts(
+        write_sentence_files(
             output,
             embedder.options,
             folder,
@@ -448,15 +458,15 @@ def pair_task(
     """
     task = texts.task
     assert isinstance(task, PairLearningTask)
-    sentence = read_sentence(folder)
+    sentence = read_sentence_settings(folder)
     if sentence.of_texts:
         names = ", ".join(module.class_name for module in sentence.of_texts)
         raise ModelError(f"{folder}: has modules that train cannot train: {names}")
     bert = folder.encoder
     initial_model, _ = load(bert, BertModel, dtype=torch.float32)
     config = initial_model.config
-    refuse_extra(bert, config)
-    chosen = settled(EmbedOptions(), sentence)
+    refuse_extra_embeddings(bert, config)
+    chosen = resolve_options(EmbedOptions(), sentence)
     single_texts: list[Record] = []  # each text of each example
     text_rows = np.full((len(texts.records), 3), NO_TEXT, np.int64)  # their indexes, by example
     for row, (record, target) in enumerate(texts.examples.examples):
@@ -464,11 +474,11 @@ def pair_task(
             if text is not None:
                 text_rows[row, column] = len(single_texts)
                 single_texts.append(record._replace(text=text, pair=None))
-    records = prepared(single_texts, "", lower=sentence.lower_case)
+    records = prepare_records(single_texts, "", lower=sentence.lower_case)
     items, limit, tally = tokenize_records(job, task, records, bert, config, sentence.max_length)
     objective = PairObjective(
         task=task,
-        inputs=Tokens.of(items),
+        inputs=PackedTokens.of(items),
         held_out=texts.held_out_rows,
         texts=text_rows,
         targets=texts.targets,
@@ -477,7 +487,7 @@ def pair_task(
 
     def write_pooling(output: Path) -> None:
         width = config.hidden_size
-        write_sentence_parts(output, chosen, folder, sentence, max_length=limit, width=width)
+        write_sentence_files(output, chosen, folder, sentence, max_length=limit, width=width)
 
     pooling = {"pooling": "+".join(chosen.modes)}
     return training_task(

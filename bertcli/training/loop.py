@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from bertcli.engines.engine import Reading, Tokens
+from bertcli.engines.engine import PackedTokens
 from bertcli.engines.torch_engine import devices, dtype_of
 from bertcli.errors import BertcliError, UsageError, option
 from bertcli.model_folder.files import TOKENIZER_FILES
@@ -257,7 +257,7 @@ def tensor(array: Any, like: Tensor) -> Tensor:
     return torch.from_numpy(array).to(like.device, non_blocking=True)
 
 
-def hidden_states(bert: BertModel, tokens: Tokens) -> Tensor:
+def hidden_states(bert: BertModel, tokens: PackedTokens) -> Tensor:
     """Return the last hidden states of a batch, [T, hidden].
 
     Texts are packed on a CPU, which is fastest if neighbours have equal lengths, and padded on a
@@ -266,21 +266,21 @@ def hidden_states(bert: BertModel, tokens: Tokens) -> Tensor:
     weight = next(bert.parameters())
     if weight.is_cpu:
         ids, types, extra_ids = _input_tensors(tokens, tokens.columns.T.astype(np.int64), weight)
-        positions = tensor(tokens.places, weight)
+        positions = tensor(tokens.positions, weight)
         kernel = bert.direction(packed(tokens.lengths.tolist()))
         return bert.hidden(ids, None, types, positions, extra_ids, kernel)
-    columns, indices, attended = Reading().padded(tokens, int(tokens.lengths.max()))
+    columns, indices, attended = tokens.padded(int(tokens.lengths.max()))
     ids, types, extra_ids = _input_tensors(tokens, columns, weight)
     hidden = bert.hidden(ids, tensor(attended, weight), types, None, extra_ids)
     return hidden.flatten(0, 1).index_select(0, tensor(indices, weight))
 
 
 def _input_tensors(
-    tokens: Tokens, columns: Any, weight: Tensor
+    tokens: PackedTokens, columns: Any, weight: Tensor
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Return the ids, the token types and the extra ids of a batch on the device of a weight."""
     ids, types, *extra_ids = tensor(columns, weight)
-    return ids, types, dict(zip(tokens.extra, extra_ids, strict=True))
+    return ids, types, dict(zip(tokens.extra_embeddings, extra_ids, strict=True))
 
 
 # --- the optimizer ---

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.embedding.pooling import pool, split
+from bertcli.embedding.pooling import pool, split_by_sizes
 from bertcli.models.bert import BertModel
 from bertcli.models.forward_passes import mean_states
 from bertcli.tasks.learning import (
@@ -118,7 +118,9 @@ class TokenObjective(HeadObjective):
 
     def metrics(self, outputs: Sequence[Tensor]) -> dict[str, Any]:
         """Return the metrics of texts; each text combines the logits of its windows."""
-        logits = split(torch.cat(list(outputs)).numpy(), self.inputs.lengths[self.held_out])
+        logits = split_by_sizes(
+            torch.cat(list(outputs)).numpy(), self.inputs.lengths[self.held_out]
+        )
         texts: dict[int, list[tuple[Encoded, Any]]] = {}
         for index in np.argsort(self.held_out):
             window = self.windows[self.held_out[index]]

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.engines.engine import Tokens
+from bertcli.engines.engine import PackedTokens
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.formats.registry import TXT
 from bertcli.io.paths import input_name, sha256
@@ -123,14 +123,14 @@ class Documents:
         width = len(self.largest_ids)
         reader.divide_by(self.split, "texts")
         columns = ExtraColumns(self.extra_fields, dict.fromkeys(self.extra_fields, MAX_EXTRA_IDS))
-        layout_columns = ("input_ids", "token_type_ids", *columns.needed)
+        layout_columns = ("input_ids", "token_type_ids", *columns.needed_columns)
         layout = Layout(columns=layout_columns, special_tokens=False)
         folder = self.folder
         with TemporaryFile(dir=folder) as tokens_file, TemporaryFile(dir=folder) as ends_file:
             end = np.zeros(1, np.int64)
             ends_file.write(end.data)  # not array.tofile, whose errors have no reason
             for block in TokenizeRun(reader, tokenizer, layout):
-                tokens = Tokens.of(columns.added(block, tokenizer))
+                tokens = PackedTokens.of(columns.add_to(block, tokenizer))
                 table = np.delete(tokens.columns, 1, 1).astype(np.int32)  # without token types
                 block_maximum = table.reshape(-1, width).max(0, initial=0)
                 self.largest_ids = np.maximum(self.largest_ids, block_maximum)

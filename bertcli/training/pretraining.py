@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertcli.engines.engine import COLUMNS, Tokens
+from bertcli.engines.engine import MODEL_COLUMNS, PackedTokens
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.io.paths import sha256
 from bertcli.io.typed_json import read_object
@@ -76,9 +76,9 @@ class PretrainingObjective(Objective):
         is_masked = np.arange(self.inputs.max_predictions) < columns["masked_lm_counts"][:, None]
         is_token = np.arange(self.inputs.max_length) < lengths[:, None]
         extra_names = list(model.bert.config.extra_embeddings)
-        column_names = (*COLUMNS, *(EXTRA + name for name in extra_names))
+        column_names = (*MODEL_COLUMNS, *(EXTRA + name for name in extra_names))
         table = np.stack([columns[name][is_token] for name in column_names], 1)
-        tokens = Tokens(table, offsets_of(lengths), extra_names)
+        tokens = PackedTokens(table, offsets_of(lengths), extra_names)
         starts = tokens.offsets[:-1]
         hidden = hidden_states(model.bert, tokens)
         pooled = model.bert.pool_first(hidden.index_select(0, tensor(starts, hidden)))

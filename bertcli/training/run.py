@@ -34,8 +34,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import torch
 
-from bertcli.embedding.options import CONFIG as PROMPTS_FILE
-from bertcli.engines.torch_engine import dtype_of, slow, use_threads
+from bertcli.embedding.options import SENTENCE_CONFIG as PROMPTS_FILE
+from bertcli.engines.torch_engine import dtype_of, slow_dtype_warning, use_threads
 from bertcli.errors import (
     BertcliError,
     ModelError,
@@ -294,7 +294,7 @@ def train_task(
     use_threads(device.threads)
     with joined_processes(device.device) as ranks:
         display.quiet = display.quiet or not ranks.is_first
-        display.warn(slow(dtype_of(device.dtype), ranks.device))
+        display.warn(slow_dtype_warning(dtype_of(device.dtype), ranks.device))
         with checkpoints.locked() if ranks.is_first else nullcontext():
             checkpoints.refuse_other_files()
             run = TrainingRun(open_task(ranks), checkpoints, ranks)

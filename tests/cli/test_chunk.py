@@ -19,7 +19,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 def test_an_interrupt_leaves_nothing(tmp_path):
     out = tmp_path / "out.jsonl"
-    with mock.patch.object(Chunker, "counts", side_effect=[[0], KeyboardInterrupt]):
+    with mock.patch.object(Chunker, "token_counts", side_effect=[[0], KeyboardInterrupt]):
         done = call("chunk", "a", "-o", out)
     assert (done.code, done.out, list(tmp_path.iterdir())) == (130, "", [])
 

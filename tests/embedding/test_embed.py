@@ -18,7 +18,7 @@ from vector_files import vectors_in
 
 from bertcli.cli.app import main
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
 
@@ -52,7 +52,7 @@ def vectors_of(embedder, texts):
 @pytest.fixture(scope="module")
 def plain(folder):
     """The model as it is, opened once: no test changes it."""
-    return Embedder.open(folder, on_torch())
+    return RecordEmbedder.open(folder, on_torch())
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +97,13 @@ def test_layers_are_the_hidden_states_of_transformers(folder, hidden_states, lay
         "stack": lambda: torch.stack(states),
     }[combine]()
     options = on_torch(layers=layers, layer_combine=combine, normalize=False)
-    found = vectors_of(Embedder.open(folder, options), ["I love NLP!"])[0]
+    found = vectors_of(RecordEmbedder.open(folder, options), ["I love NLP!"])[0]
     assert np.abs(found - expected.numpy()).max() < 1e-5
 
 
 @pytest.mark.parametrize("options", [{"batch_tokens": 64}, {"window": 7}, {"batch_tokens": 9999}])
 def test_a_vector_does_not_depend_on_batches_and_order(folder, texts, whole, options):
-    other = vectors_of(Embedder.open(folder, on_torch(**options)), texts[::-1])[::-1]
+    other = vectors_of(RecordEmbedder.open(folder, on_torch(**options)), texts[::-1])[::-1]
     assert np.abs(whole - other).max() < 1e-6
 
 

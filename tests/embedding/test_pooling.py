@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from bertcli.embedding.options import MODES
-from bertcli.embedding.pooling import POOLINGS, finish, pool, pool_windows
+from bertcli.embedding.options import POOLING_NAMES
+from bertcli.embedding.pooling import POOLING_FUNCTIONS, pool, pool_windows, truncate_and_normalize
 
 D = 12
-OURS = tuple(POOLINGS)
-THEIRS = {ours: theirs for theirs, ours in MODES.items()}
+OURS = tuple(POOLING_FUNCTIONS)
+THEIRS = {ours: theirs for theirs, ours in POOLING_NAMES.items()}
 COMBINED = [
     pytest.param(modes, id="+".join(modes)) for n in (1, 2, 6) for modes in combinations(OURS, n)
 ]
@@ -98,8 +98,8 @@ def test_vectors_are_cut_before_they_are_normalised():
     vectors = states_of([9])
     expected = normalize_embeddings(truncate_embeddings(vectors, 5))
     vectors = vectors.numpy()
-    close(torch.from_numpy(finish(vectors, dim=5, normalize=True)), expected)
-    assert np.array_equal(finish(vectors, dim=5), vectors[:, :5])
-    lengths = np.linalg.norm(finish(vectors, normalize=True), axis=-1)
+    close(torch.from_numpy(truncate_and_normalize(vectors, dim=5, normalize=True)), expected)
+    assert np.array_equal(truncate_and_normalize(vectors, dim=5), vectors[:, :5])
+    lengths = np.linalg.norm(truncate_and_normalize(vectors, normalize=True), axis=-1)
     np.testing.assert_allclose(lengths, 1, atol=1e-6)
-    assert not finish(np.zeros((1, D)), normalize=True).any()
+    assert not truncate_and_normalize(np.zeros((1, D)), normalize=True).any()

@@ -13,7 +13,12 @@ from front import (
     json_in,
 )
 
-from bertcli.embedding.options import LEGACY, MODES, Sentence, read_sentence
+from bertcli.embedding.options import (
+    LEGACY_POOLING_KEYS,
+    POOLING_NAMES,
+    SentenceSettings,
+    read_sentence_settings,
+)
 from bertcli.errors import ModelError, UsageError
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
@@ -31,7 +36,7 @@ def write(path: Path, content) -> None:
 
 
 def read(place, **options):
-    return read_sentence(ModelFolder.open(place), **options)
+    return read_sentence_settings(ModelFolder.open(place), **options)
 
 
 def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:
@@ -51,7 +56,7 @@ def folder(tmp_path, kinds=CHAIN, pooling=None, prefix=OLD, **files) -> Path:
 
 def test_the_default_model():
     said = read(find_model(DEFAULT_MODEL, files=MODEL_FILES))
-    assert said == Sentence(
+    assert said == SentenceSettings(
         modules=("Transformer", "Pooling", "Normalize"),
         pooling=("mean",),
         max_length=256,
@@ -61,8 +66,8 @@ def test_the_default_model():
 
 
 def test_several_booleans_come_in_a_fixed_order(tmp_path):
-    raw = dict.fromkeys(reversed(LEGACY), True)
-    assert read(folder(tmp_path, pooling=raw)).pooling == tuple(MODES.values())
+    raw = dict.fromkeys(reversed(LEGACY_POOLING_KEYS), True)
+    assert read(folder(tmp_path, pooling=raw)).pooling == tuple(POOLING_NAMES.values())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_prompts(tmp_path):
     assert caught.value.hint == "its prompts: query, document"
     with pytest.raises(UsageError, match="cannot be combined"):
         said.prompt("own ", "query")
-    assert Sentence().prompt() == ""
+    assert SentenceSettings().prompt() == ""
 
 
 @pytest.mark.parametrize(

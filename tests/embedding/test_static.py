@@ -32,7 +32,7 @@ from static_folders import (
 )
 
 import bertcli
-from bertcli.embedding.sentence_modules import put_modules
+from bertcli.embedding.sentence_modules import write_modules_file
 
 TEXTS = [*REAL, "", " ", "a", "a b c", "\U0001f9ff \U0010ffff 龘", "word " * 1500, "x", "the end."]
 FEW = ["the end", "a book", "good a book", "a good book"]
@@ -115,7 +115,7 @@ def test_model2vec_names_no_type_of_a_model_made_from_vectors(tmp_path, kind, co
     written = {"max_length": 512, "normalize": False, "embedding_dtype": "float32"} | config
     put_json(folder / "config.json", written)
     kinds = ["StaticEmbedding", "Normalize"] if written["normalize"] else ["StaticEmbedding"]
-    put_modules(folder, dict(zip((".", "1_Normalize"), kinds, strict=False)))
+    write_modules_file(folder, dict(zip((".", "1_Normalize"), kinds, strict=False)))
     near(vectors(folder), like_model2vec(folder, TEXTS))
     assert report(folder)["sentence"]["static"] == "model2vec"
 

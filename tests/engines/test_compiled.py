@@ -289,14 +289,14 @@ def test_similar_imports_no_torch(tmp_path):
 def test_when_memory_runs_out_batches_are_halved(tmp_path, monkeypatch, failure):
     texts = lines(50)
     expected = vectors(tmp_path, texts, "-m", TINY, *OPENVINO)
-    run = openvino_engine.CompiledModel.begin
+    run = openvino_engine.CompiledModel.start
 
-    def small(self, batch, finish):
+    def small(self, batch, reduction):
         if len(batch) > 1 and len(batch.ids) > 40:
             raise failure
-        return run(self, batch, finish)
+        return run(self, batch, reduction)
 
-    monkeypatch.setattr(openvino_engine.CompiledModel, "begin", small)
+    monkeypatch.setattr(openvino_engine.CompiledModel, "start", small)
     monkeypatch.setattr(openvino_engine, "TOKENS_PER_BATCH", 100)
     given, out = tmp_path / "texts.txt", tmp_path / "again.npy"
     argv = ("embed", "-m", TINY, "-i", given, "-o", out, *OPENVINO)
@@ -304,7 +304,7 @@ def test_when_memory_runs_out_batches_are_halved(tmp_path, monkeypatch, failure)
     assert done.code == 0
     assert "warning: out of memory on cpu: batches of 50 tokens from here on" in done.err
     assert np.array_equal(np.load(out), expected)
-    monkeypatch.setattr(openvino_engine.CompiledModel, "begin", mock.Mock(side_effect=MemoryError))
+    monkeypatch.setattr(openvino_engine.CompiledModel, "start", mock.Mock(side_effect=MemoryError))
     done = bad(*EMBED)
     assert done.error == "out of memory on cpu with a batch of 100 tokens"
 

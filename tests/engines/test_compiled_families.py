@@ -13,7 +13,7 @@ from task_models import SIZES, tokenizer
 
 from bertcli.embedding.pooling import Pooling
 from bertcli.engines.compute import Compute, has_bfloat16
-from bertcli.engines.engine import ModelSpec, Reading, Runtime, Tokens, result_of
+from bertcli.engines.engine import ModelSpec, PackedTokens, Runtime, StateSelection, result_of
 from bertcli.engines.openvino_engine import open_compiled
 from bertcli.families.registry import FAMILIES
 from bertcli.model_folder.folder import ModelFolder
@@ -124,11 +124,16 @@ def test_states_are_those_of_torch(tmp_path, changes):
         *(np.arange(len(flat)) % size for _, size in tables),
     ]
     offsets = np.cumsum([0, *map(len, ids)])
-    texts = Tokens(np.stack(columns, 1).astype(np.uint32), offsets, [*config.extra_embeddings])
-    for reading in (Reading((0, 1, -1), "stack"), Reading((1, -1), "concat", first=True)):
-        spec = ModelSpec(ModelFolder(tmp_path), Compute(dtype="float32"), reading=reading)
+    texts = PackedTokens(
+        np.stack(columns, 1).astype(np.uint32), offsets, [*config.extra_embeddings]
+    )
+    for selection in (
+        StateSelection((0, 1, -1), "stack"),
+        StateSelection((1, -1), "concat", first_token=True),
+    ):
+        spec = ModelSpec(ModelFolder(tmp_path), Compute(dtype="float32"), selection=selection)
         runtime = Runtime(spec, None, [open_compiled(spec, lambda: None)])
-        ours = result_of(runtime.run(texts, Pooling(("cls" if reading.first else "none",))))
+        ours = result_of(runtime.run(texts, Pooling(("cls" if selection.first_token else "none",))))
         for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):
             extra = {
                 name: torch.from_numpy(flat[texts.offsets[at] : texts.offsets[at + 1]])[None]
@@ -137,7 +142,7 @@ def test_states_are_those_of_torch(tmp_path, changes):
             given = {"types": torch.tensor([kinds]), "extra": extra}
             every = [state[0].numpy() for state in model.states(torch.tensor([row]), **given)]
             right = np.stack([every[0], every[1], every[-1]], 1)
-            if reading.first:
+            if selection.first_token:
                 right = np.concatenate([every[1][0], every[-1][0]])
             np.testing.assert_allclose(ours[at], right, atol=1e-5, rtol=1e-5)
             if not at:

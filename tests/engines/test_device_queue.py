@@ -9,8 +9,8 @@ import torch
 from model_reference import randomise, tiny
 from torch.nn import functional as F
 
-from bertcli.engines.engine import Reading, Runtime, Tokens, result_of
-from bertcli.engines.torch_engine import Encoder, fuse_gelu, varlen_kernel
+from bertcli.engines.engine import PackedTokens, Runtime, StateSelection, result_of
+from bertcli.engines.torch_engine import TorchEngine, fuse_gelu, varlen_kernel
 from bertcli.errors import BertcliError
 from bertcli.models.bert import BertModel
 
@@ -43,14 +43,14 @@ def model():
 def texts():
     draw = np.random.default_rng(3)
     ids = draw.integers(0, 10, sum(LENGTHS), np.uint32)
-    return Tokens(np.stack([ids, np.zeros_like(ids)], 1), np.cumsum([0, *LENGTHS]))
+    return PackedTokens(np.stack([ids, np.zeros_like(ids)], 1), np.cumsum([0, *LENGTHS]))
 
 
-LAST = Reading()
+LAST = StateSelection()
 
 
-def alone(model, reading=LAST):
-    return runtime_of(Encoder(model, reading, CPU))
+def alone(model, selection=LAST):
+    return runtime_of(TorchEngine(model, selection, CPU))
 
 
 def runtime_of(encoder, budget=64):
@@ -64,7 +64,7 @@ def queue_of(encoder, budget=64):
 
 
 def states(model, packed, lengths):
-    """Finish with the states of every token."""
+    """Reduce to the states of every token."""
     return packed.split(list(lengths))
 
 
@@ -73,20 +73,20 @@ def first(model, packed, lengths):
 
 
 @pytest.mark.parametrize(
-    ("reading", "finish"),
+    ("selection", "reduction"),
     [
-        (Reading(), states),
-        (Reading((0, 2, -1), "concat"), states),
-        (Reading((-1, 1)), first),
-        (Reading(first=True), first),
-        (Reading(token=3), states),
+        (StateSelection(), states),
+        (StateSelection((0, 2, -1), "concat"), states),
+        (StateSelection((-1, 1)), first),
+        (StateSelection(first_token=True), first),
+        (StateSelection(token_id=3), states),
     ],
 )
-def test_a_packed_batch_gives_the_vectors_of_the_padded_one(model, texts, reading, finish):
-    expected = result_of(alone(model, reading).run(texts, finish))
-    packed = alone(model, reading)
+def test_a_packed_batch_gives_the_vectors_of_the_padded_one(model, texts, selection, reduction):
+    expected = result_of(alone(model, selection).run(texts, reduction))
+    packed = alone(model, selection)
     packed.engine.varlen = one_by_one
-    found = result_of(packed.run(texts, finish))
+    found = result_of(packed.run(texts, reduction))
     for one, another in zip(expected, found, strict=True):
         assert one.shape == another.shape
         assert np.abs(one - another).max(initial=0) < 1e-5
@@ -114,28 +114,28 @@ def test_gelu_within_a_product_is_that_behind_it():
         assert torch.allclose(model.hidden(ids), plain, atol=1e-6)
 
 
-@pytest.mark.parametrize("finish", [states, first])
-def test_a_queue_gives_the_bits_of_its_encoder(model, texts, finish):
-    expected = result_of(alone(model).run(texts, finish))
-    queue = queue_of(Encoder(model, LAST, CPU))
-    works = [queue.run(texts, finish) for _ in range(3)]
+@pytest.mark.parametrize("reduction", [states, first])
+def test_a_queue_gives_the_bits_of_its_encoder(model, texts, reduction):
+    expected = result_of(alone(model).run(texts, reduction))
+    queue = queue_of(TorchEngine(model, LAST, CPU))
+    works = [queue.run(texts, reduction) for _ in range(3)]
     for work in works[::-1]:  # in whatever order somebody asks
         for one, another in zip(expected, result_of(work), strict=True):
             assert np.array_equal(one, another)
     assert len(result_of(queue.run(texts.take(np.arange(0)), states))) == 0
 
 
-class SmallDevice(Encoder):
+class SmallDevice(TorchEngine):
     """Runs out of memory with over ``room`` tokens, for which it has taken some."""
 
     room, taken = 40, WeakSet()
 
-    def begin(self, batch, finish):
+    def start(self, batch, reduction):
         memory = torch.empty(1)
         self.taken.add(memory)
         if len(batch.ids) > self.room:
             raise torch.OutOfMemoryError
-        return super().begin(batch, finish)
+        return super().start(batch, reduction)
 
 
 def test_a_batch_that_failed_gives_its_memory_back(model, texts):

@@ -7,7 +7,7 @@ from front import call, good, on_torch
 
 from bertcli import load
 from bertcli.embedding.embed_run import RecordVectors
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.engines.torch_engine import fuse_gelu
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
@@ -43,7 +43,7 @@ def full_float32():
 
 
 def vectors(folder, texts, **options):
-    embedder = Embedder.open(folder, on_torch(**options))
+    embedder = RecordEmbedder.open(folder, on_torch(**options))
     made = RecordVectors(embedder, texts)
     list(made)
     return made.vectors
@@ -87,7 +87,7 @@ def test_half_the_bits_keep_the_direction(folder, texts, dtype, least, pooling):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_packed(folder, texts, dtype, pooling, max_length):
     options = {"pooling": pooling, "dtype": dtype, "max_length": max_length}
-    embedder = Embedder.open(folder, on_torch(device="cuda", **options))
+    embedder = RecordEmbedder.open(folder, on_torch(device="cuda", **options))
     assert embedder.runtime.engine.facts()["kernel"] == "packed"
     packed = RecordVectors(embedder, texts)
     list(packed)
@@ -136,7 +136,7 @@ def little_memory():
 
 def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory, caplog):
     texts = [f"{'word ' * 250} {n}" for n in range(2000)]
-    embedder = Embedder.open(folder, on_torch(device="cuda:0", batch_tokens=1 << 19))
+    embedder = RecordEmbedder.open(folder, on_torch(device="cuda:0", batch_tokens=1 << 19))
     run = RecordVectors(embedder, texts)
     run.execute()
     found = run.vectors

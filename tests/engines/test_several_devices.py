@@ -52,16 +52,16 @@ def test_a_file_has_the_bytes_and_the_manifest_of_one(texts, tmp_path, one_threa
 
 SMALL_DEVICE = """
 import sys, torch
-from bertcli.engines.torch_engine import Encoder
+from bertcli.engines.torch_engine import TorchEngine
 
-begin = Encoder.begin
+start = TorchEngine.start
 
-def small(self, batch, finish):
+def small(self, batch, reduction):
     if len(batch.ids) > 100:
         raise torch.OutOfMemoryError
-    return begin(self, batch, finish)
+    return start(self, batch, reduction)
 
-Encoder.begin = small
+TorchEngine.start = small
 from bertcli.cli.app import main
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,7 @@ import safetensors.numpy
 from front import call
 
 from bertcli.formats import arrays
-from bertcli.tokenizing import tokenizer as encoding
+from bertcli.tokenizing import encode_block
 
 TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(4, 300)]
 FORMS = ["npz", "safetensors"]
@@ -27,7 +27,7 @@ def read(path):
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("form", FORMS)
 def test_ids_and_offsets(tmp_path, monkeypatch, form, few):
-    monkeypatch.setattr(encoding, "FEW", few)
+    monkeypatch.setattr(encode_block, "FEW_RECORDS", few)
     out, rows = tmp_path / f"x.{form}", "\n".join(TEXTS)
     assert call("tokenize", "-q", "--ragged", "-o", out, stdin=rows).code == 0
     found, right = read(out), call("tokenize", "-q", stdin=rows).ids
@@ -42,7 +42,7 @@ def test_ids_and_offsets(tmp_path, monkeypatch, form, few):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_types_of_pairs_that_come_late(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(encoding, "FEW", 2)
+    monkeypatch.setattr(encode_block, "FEW_RECORDS", 2)
     out, source = tmp_path / f"x.{form}", tmp_path / "x.jsonl"
     lines = [{"text": text, "pair": "b c" if at > 1 else None} for at, text in enumerate("abcd")]
     source.write_text("\n".join(map(json.dumps, lines)))

@@ -23,7 +23,7 @@ from front import (
 )
 from terminal import at_terminal
 
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.io.output_files import OutputFiles
 from bertcli.retrieval import index_update
 from bertcli.retrieval.search_index import open_index
@@ -313,14 +313,14 @@ def test_a_slow_reader_opens_the_next_index(notes, monkeypatch):
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(notes, monkeypatch):
     argv = (*SIMILAR, "-q", "one", "--corpus", "notes/", "--index", "i")
-    original = Embedder._run
+    original = RecordEmbedder._run
 
     def run(self, tokens):
         (notes / "tea.md").write_text("Changed.")
         return original(self, tokens)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Embedder, "_run", run)
+        patched.setattr(RecordEmbedder, "_run", run)
         done = bad(*argv)
     assert done.error == "notes/tea.md: was changed while it was read"
     assert "Changed." in good(*argv, "-k", 50).out

@@ -27,7 +27,7 @@ from task_models import ENTITIES, LENGTH, agree, labels, texts
 
 import bertcli
 from bertcli.cli.options import common
-from bertcli.embedding.embedder import Embedder
+from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.errors import ModelError
 from bertcli.model_folder.files import MODEL_FILES
 from bertcli.model_folder.find import find_model
@@ -419,7 +419,7 @@ def test_opened_from_python_such_a_model_is_refused_too(tmp_path):
     (folder / "added_tokens.json").write_text('{"foo": 347}')
     found = find_model(str(folder), files=MODEL_FILES)
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
-        Embedder.open(found, on_torch())
+        RecordEmbedder.open(found, on_torch())
     with pytest.raises(ModelError, match="'foo' has id 347, but the model has 347"):
         EmbedJob(
             partial(find_model, str(folder)), Input(), on_torch(), "npy"

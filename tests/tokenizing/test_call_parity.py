@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tokenizers_made import MADE, for_words
 
 from bertcli.errors import BertcliError, InputError, UsageError
-from bertcli.tokenizing.tokenizer import FEW, Tokenizer
+from bertcli.tokenizing.encode_block import FEW_RECORDS
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.parity
 
@@ -133,7 +134,7 @@ def test_an_array_of_texts_of_several_lengths_is_refused(both):
 
 
 def test_many_texts(both):
-    texts = hostile.composed(31, 2 * FEW)
+    texts = hostile.composed(31, 2 * FEW_RECORDS)
     both.check((texts,), padding=True, truncation=True, max_length=12)
     both.check((texts, texts[::-1]), truncation="longest_first", max_length=9)
 
@@ -150,7 +151,7 @@ def test_every_family(tmp_path, family):
             both.check(
                 texts, **more, **windows, **types, max_length=9, padding=True, truncation=True
             )
-    texts = hostile.composed(31, FEW)
+    texts = hostile.composed(31, FEW_RECORDS)
     both.check((texts, texts[::-1]), truncation=True, padding=True)
     check_ids_with_special_tokens(both)
     check_names(both, tokens=family != "mpnet")  # whose <unk> transformers adds
@@ -317,7 +318,7 @@ def test_added_tokens(tmp_path, special):
         assert found == both.theirs.add_tokens(tokens, special_tokens=special)
     assert both.ours(text) != before
     both.check((text,))
-    both.check(([text] * FEW,))
+    both.check(([text] * FEW_RECORDS,))
     for skip in (True, False):
         ids = both.ours(text)["input_ids"]
         assert both.ours.decode(ids, skip) == both.theirs.decode(ids, skip)

@@ -13,7 +13,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.parity
 
-ALL = tuple(name for name in COLUMNS if name != "places")  # which transformers has not
+ALL = tuple(name for name in COLUMNS if name != "positions")  # which transformers has not
 CUTS = ("longest_first", "only_first", "only_second")
 SIDES = ("right", "left")
 TEXTS = [

@@ -13,10 +13,10 @@ from tokenizers_made import MADE
 from bertcli.errors import BertcliError
 from bertcli.formats.tables import NUMERIC
 from bertcli.records.record import Record
-from bertcli.tokenizing import ragged
-from bertcli.tokenizing import tokenizer as encoding
+from bertcli.tokenizing import encode_block, ragged
 from bertcli.tokenizing.batch import Layout
-from bertcli.tokenizing.tokenizer import FEW, Tokenizer
+from bertcli.tokenizing.encode_block import FEW_RECORDS
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 SPECIAL = [("[CLS]", 101), ("[SEP]", 102)]
 
@@ -38,13 +38,13 @@ def fresh(default_folder):
 
 def fast(tokenizer: Tokenizer) -> Tokenizer:
     """Let the engine think that it has seen much text."""
-    tokenizer.engine.seen = ragged.MANY
+    tokenizer.engine.characters = ragged.NANOTOKEN_CHARACTERS
     return tokenizer
 
 
 def begin(tokenizer):
     """Have the engine make ids."""
-    fast(tokenizer).encode_records([Record("a b")] * FEW, Layout())
+    fast(tokenizer).encode_records([Record("a b")] * FEW_RECORDS, Layout())
 
 
 def same_both_ways(tokenizer, records, layout):
@@ -54,7 +54,7 @@ def same_both_ways(tokenizer, records, layout):
         problems = []
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(encoding, "FEW", 0 if flat else 10**6)
+                patch.setattr(encode_block, "FEW_RECORDS", 0 if flat else 10**6)
                 items = tokenizer.encode_records(records, layout, skip=problems.append)
         except BertcliError as error:
             results.append((type(error), str(error)))
@@ -99,7 +99,7 @@ def test_both_ways_give_the_same_of_hostile_texts(folder, parse_special):
     for records, layout in product(([*map(Record, texts)], pairs, mixed, words), OPTIONS):
         same_both_ways(tokenizer, records, layout)
     kind = type(tokenizer.core.model).__name__
-    assert (tokenizer.engine.fast is not None) == (kind == "WordPiece" and parse_special)
+    assert (tokenizer.engine.nanotoken is not None) == (kind == "WordPiece" and parse_special)
 
 
 @pytest.mark.parametrize("strategy", ["longest_first", "only_first", "only_second"])
@@ -128,13 +128,13 @@ def test_other_templates(fresh, processor):
     pairs = [Record(text, text[::-1]) for text in hostile.REAL]
     for records, layout in product((pairs, [*map(Record, hostile.REAL)]), OPTIONS):
         same_both_ways(fast(fresh), records, layout)
-    assert fresh.engine.fast
+    assert fresh.engine.nanotoken
 
 
 @pytest.mark.parametrize("template", ["[CLS] $B $A [SEP]", "$A [CLS]:0 [SEP]:1 $B"])
 def test_templates_that_arrays_cannot_say_are_left_alone(fresh, template):
     fresh.core.post_processor = processors.TemplateProcessing("$A", template, SPECIAL)
-    records = [Record("a", "b c")] * FEW
+    records = [Record("a", "b c")] * FEW_RECORDS
     assert list(fresh.encode_records(records, Layout())[0].columns["input_ids"]) == (
         fresh.core.encode("a", "b c").ids
     )
@@ -169,11 +169,11 @@ class WrongTokenizer:
 def assert_right(tokenizer):
     """The ids are those of tokenizers, which makes them."""
     texts = hostile.composed(2, 1000)
-    tokenizer.engine.seen = ragged.MANY
+    tokenizer.engine.characters = ragged.NANOTOKEN_CHARACTERS
     ids, _ = tokenizer.engine(texts)
     right = tokenizer.core.encode_batch_fast(texts, add_special_tokens=False)
     assert ids.tolist() == [index for encoding in right for index in encoding.ids]
-    assert tokenizer.engine.fast is None
+    assert tokenizer.engine.nanotoken is None
 
 
 def test_a_disagreement_is_noticed_before_any_text(fresh, monkeypatch):
@@ -205,4 +205,4 @@ def test_added_tokens(fresh, flags):
     fresh.add_tokens([AddedToken(token, **options) for token in tokens])
     texts = [f"{a}{gap}{b}" for a in tokens for b in tokens for gap in ("", " ", "a", " \u0301")]
     same_both_ways(fast(fresh), [*map(Record, texts)], Layout())
-    assert fresh.engine.fast
+    assert fresh.engine.nanotoken

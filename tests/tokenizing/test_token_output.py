@@ -19,9 +19,8 @@ from pyarrow.parquet import read_table
 
 import bertcli
 from bertcli.io import streams
-from bertcli.tokenizing import ragged
+from bertcli.tokenizing import encode_block, ragged
 from bertcli.tokenizing import run as runs
-from bertcli.tokenizing import tokenizer as encoding
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 TEXTS = [text.replace("\n", "").replace("\r", "") for text in hostile.composed(21, 300)]
@@ -35,7 +34,7 @@ def default(default_folder):
 
 def test_ids_are_those_of_tokenizers(default, monkeypatch):
     """Every line through the command: blocks, line ends and all."""
-    monkeypatch.setattr(ragged, "MANY", 1000)
+    monkeypatch.setattr(ragged, "NANOTOKEN_CHARACTERS", 1000)
     texts = TEXTS * 5
     right = [encoding.ids for encoding in default.core.encode_batch(texts)]
     for end in ("\n", "\r\n"):
@@ -60,7 +59,7 @@ def test_every_format(tmp_path, monkeypatch, form):
             continue
         found = []
         for few in (0, 10**6):
-            monkeypatch.setattr(encoding, "FEW", few)
+            monkeypatch.setattr(encode_block, "FEW_RECORDS", few)
             out = tmp_path / f"{name}{few}.{form}"
             done = call("tokenize", "-i", tmp_path / name, *options, *kept, "-o", out)
             table = form == "parquet"  # whose row groups are larger where there are many
@@ -83,7 +82,7 @@ def test_arrays_go_to_parquet_without_pandas(tmp_path):
 def test_numbers_of_texts(monkeypatch, what):
     texts, found = "\n".join(TEXTS), []
     for few in (0, 10**6):
-        monkeypatch.setattr(encoding, "FEW", few)
+        monkeypatch.setattr(encode_block, "FEW_RECORDS", few)
         found.append(call("tokenize", what, "-f", "jsonl", stdin=texts))
     assert found[0] == found[1]
     assert what == "--count" or found[0].rows[0]["unknown_words"]

@@ -13,7 +13,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.parity
 
-ALL = tuple(name for name in COLUMNS if name != "places")  # which transformers has not
+ALL = tuple(name for name in COLUMNS if name != "positions")  # which transformers has not
 UNITS = {"byte": ("utf-8", 1), "utf16": ("utf-16-le", 2)}
 
 

@@ -21,7 +21,7 @@ from sentence_folders import saved, sentence_model
 
 import bertcli
 from bertcli.engines.openvino_engine import CompiledModel
-from bertcli.engines.torch_engine import Encoder
+from bertcli.engines.torch_engine import TorchEngine
 
 TEXTS = [row["text"] for row in reviews(6, seed=9)]
 
@@ -122,13 +122,13 @@ def test_memory_that_runs_out_is_told(whole, sentences, tmp_path, monkeypatch):
     out, file, _ = whole
     pairs = written(tmp_path / "pairs.jsonl", scored(30))
 
-    def small(begin, device, batch, finish):
+    def small(start, device, batch, reduction):
         if len(batch) > 1 and len(batch.ids) > 64:
             raise MemoryError
-        return begin(device, batch, finish)
+        return start(device, batch, reduction)
 
-    for engine in (Encoder, CompiledModel):
-        monkeypatch.setattr(engine, "begin", partialmethod(partial(small, engine.begin)))
+    for engine in (TorchEngine, CompiledModel):
+        monkeypatch.setattr(engine, "start", partialmethod(partial(small, engine.start)))
     for given in (
         argv(file, tmp_path / "out", sentences, "--steps", 1),
         ["evaluate", file, "-m", out],

@@ -17,7 +17,7 @@ from bertcli.cli.options.common import (
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
 from bertcli.formats.registry import FINISHED, TXT
-from bertcli.tokenizing.chunks import WRITTEN, Chunker, ChunkRun, ChunkSettings
+from bertcli.tokenizing.chunks import CHUNK_COLUMNS, Chunker, ChunkRun, ChunkSettings
 
 
 class ChunkTextOptions(OptionGroup, panel=INPUT):
@@ -61,7 +61,7 @@ def chunk(
     file_format = output.resolve_format()
     if file_format == TXT and files.keep_fields:
         raise UsageError("txt holds the chunks alone, not the fields of --keep-fields")
-    reserved = frozenset(WRITTEN) if file_format != TXT else frozenset()
+    reserved = frozenset(CHUNK_COLUMNS) if file_format != TXT else frozenset()
     reader = reader_of(texts, files, no_pairs=True, reserved=reserved)
     tokenizer = model.tokenizer(parse_special=chunks.parse_special)
     chunker = Chunker(tokenizer, record(ChunkSettings, chunks))

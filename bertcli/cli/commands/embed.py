@@ -33,19 +33,19 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.embedding.options import (
-    ALONE,
     POOLINGS,
+    SINGLE_POOLINGS,
     EmbedOptions,
     refuse_format,
     refuse_stream,
 )
 from bertcli.errors import UsageError, counted
 from bertcli.model_folder.files import files_for
-from bertcli.tokenizing.batch import PLACE
+from bertcli.tokenizing.batch import CHUNK_FIELDS
 
 if TYPE_CHECKING:
-    from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.pooling import EmbeddedBlock
+    from bertcli.embedding.record_embedder import RecordEmbedder
     from bertcli.ray.run import Pool, ShardJob
     from bertcli.records.input import Input
     from bertcli.records.reader import Reader
@@ -62,7 +62,7 @@ class VectorOptions(OptionGroup, panel="Vectors", record_class=EmbedOptions):
         "(--token-vectors).",
         "MODE",
         envvar="BERTCLI_POOLING",
-        complete=complete_choices(*POOLINGS, *ALONE),
+        complete=complete_choices(*POOLINGS, *SINGLE_POOLINGS),
     )
     token_vectors = flag(
         "One vector per token, special tokens included. For late-interaction models "
@@ -170,14 +170,18 @@ def embed(
     if file_format != "table":
         reader.reserve(_reserved_fields(options))  # imports numpy, so not before the input is open
     folder = model.folder(files_for(options.dtype))
-    from bertcli.embedding.embedder import Embedder  # imports the backend
+    from bertcli.embedding.record_embedder import RecordEmbedder  # imports the backend
 
-    embedder = Embedder.open(folder, options, extra=True)
+    embedder = RecordEmbedder.open(folder, options, reads_extra_ids=True)
     sentence = embedder.sentence
     pooling_source = sentence.found_in or "not specified by the model"
-    pooling = "" if options.several else f"pooling: {embedder.options.pooling} ({pooling_source})"
+    pooling = (
+        ""
+        if options.has_several_rows
+        else f"pooling: {embedder.options.pooling} ({pooling_source})"
+    )
     console.detail(pooling)
-    reader = embedder.divided(reader)
+    reader = embedder.divide_texts(reader)
     if (source.pairs or source.pair) and sentence.pooling:
         console.note(PAIR_OF_SENTENCE_MODEL)
     if output.output is None:
@@ -231,7 +235,7 @@ def _reserved_fields(options: EmbedOptions) -> frozenset[str]:
     names = WRITTEN_OF_MANY if options.per_token else WRITTEN
     if options.sparse:
         names = WRITTEN_OF_TERMS
-    return frozenset(names) | frozenset(PLACE if options.on_truncate == "chunk" else ())
+    return frozenset(names) | frozenset(CHUNK_FIELDS if options.on_truncate == "chunk" else ())
 
 
 def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":
@@ -260,7 +264,7 @@ def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":
 
 
 def _embed_to_stdout(
-    embedder: "Embedder",
+    embedder: "RecordEmbedder",
     reader: "Reader",
     precision: str,
     file_format: str,

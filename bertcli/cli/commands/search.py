@@ -283,7 +283,7 @@ def similar(
         if rerank:
             answers = rerank(answers)
     else:
-        if has_whole_files(corpus_reader) and not embed_options.several:
+        if has_whole_files(corpus_reader) and not embed_options.has_several_rows:
             embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
         search = Search.open(folder, embed_options, options, corpus_reader)
         if rerank:
@@ -326,12 +326,14 @@ def _lexical_answers(
 ) -> Iterator[list["Answer"]]:
     """Return the answers of a lexical search, which reads only the tokenizer of the model."""
     from bertcli.retrieval.search import lexical_answers
-    from bertcli.tokenizing.chunks import Chunker, ChunkSettings, pieces
+    from bertcli.tokenizing.chunks import Chunker, ChunkSettings, chunk_records
 
     refuse_pipes(corpus_reader)
     tokenizer = model.tokenizer()
     if has_whole_files(corpus_reader):
-        corpus_reader.divide_by(partial(pieces, Chunker(tokenizer, ChunkSettings(at="paragraph"))))
+        corpus_reader.divide_by(
+            partial(chunk_records, Chunker(tokenizer, ChunkSettings(at="paragraph")))
+        )
     return lexical_answers(queries.blocks(), corpus_reader, tokenizer, top_k)
 
 

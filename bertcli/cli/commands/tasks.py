@@ -201,7 +201,7 @@ def report(stream: "Stream", console: Console) -> None:
     tally = stream.tally
     advice = "; --stride N tags all of them" if isinstance(stream.task, bertcli.Tagger) else ""
     console.warn_truncated(tally, stream.task.layout.max_length, advice)
-    if stream.task.head.runtime.spec.reading.token is None:  # else the text has to contain one
+    if stream.task.head.runtime.spec.selection.token_id is None:  # else the text has to contain one
         console.warn_special_tokens(tally)
     console.note_empty(tally)
     console.close(stream.reader)

@@ -40,7 +40,7 @@ from bertcli.records.input import Input
 from bertcli.records.reader import Reader
 from bertcli.records.record import row_of
 from bertcli.tokenizing.batch import Layout
-from bertcli.tokenizing.run import DecodeRun, Task, TokenCounts, TokenizeRun
+from bertcli.tokenizing.run import DecodeRun, TokenCounts, TokenizeRun, TokenOutput
 from bertcli.tokenizing.statistics import CorpusStats, file_rows
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.tokenizing.truncation import layout_strategies
@@ -176,7 +176,7 @@ def tokenize(
     row_fields = fields.row_fields(token_layout)
     if mode.count:
         row_fields = ("text", "length") if file_format == "table" else ("length",)
-    task = Task(token_layout, row_fields, file_format, fields.ragged)
+    task = TokenOutput(token_layout, row_fields, file_format, fields.ragged)
     reserved = frozenset() if mode.stats or file_format == "table" else task.fields
     reader = source.reader(reserved=reserved, with_location=False if file_format == TXT else None)
     run = task.run(reader, tokenizer, layout.window)
@@ -198,7 +198,7 @@ def tokenize(
             run=run,
             uses_weights=False,
         ) as write:
-            task.write(run, windows, write, rows=output.resume)
+            task.write(run, windows, write, as_rows=output.resume)
     _report(run, token_layout, console)
 
 
@@ -218,7 +218,7 @@ def _tokenize_on_ray(
         from bertcli.ray.run import TokenizeJob
 
         token_layout = layout.layout(fields, fields.columns())
-        task = Task(token_layout, fields.row_fields(token_layout), file_format)
+        task = TokenOutput(token_layout, fields.row_fields(token_layout), file_format)
         return record(
             TokenizeJob,
             layout,
@@ -227,7 +227,7 @@ def _tokenize_on_ray(
             source=source.changed(reserved=task.fields),
             form=file_format,
             layout=task.layout,
-            extra=task.extra,
+            extra=task.other_fields,
         )
 
     on_ray(make_job, source, model, output, engine, console)

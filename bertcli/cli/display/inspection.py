@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from bertcli.cli.display.tables import described, drawing, facts, rows_table, shortened
-from bertcli.embedding.options import option_for
+from bertcli.embedding.options import required_option
 from bertcli.inspection import FileReport, FolderReport
 from bertcli.inspection.attention import SENTENCE_COLORS, AttentionMaps, head_name
 from bertcli.inspection.folder import StaticReport, VerifyCheck, shape_text, tokenizer_details
@@ -102,7 +102,7 @@ def summary(
                 chosen[name] = fields[name]
         if chosen:
             rows.append((section, shortened(described(chosen), LONGEST_VALUE)))
-    if command == "embed" and not (report.sentence.pooling or option_for(folder)):
+    if command == "embed" and not (report.sentence.pooling or required_option(folder)):
         rows.append(("pooling", "not specified; embed uses mean"))
     screen.print(facts(rows))
     warnings(screen, report.warnings)

@@ -30,12 +30,12 @@ from bertcli.io.printable import printable
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
 from bertcli.tasks.results import Result, flat_rows
-from bertcli.tokenizing.batch import PLACE
+from bertcli.tokenizing.batch import CHUNK_FIELDS
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertcli.embedding.pooling import EmbeddedBlock, TokenVectors
+    from bertcli.embedding.pooling import EmbeddedBlock, TokenFields
     from bertcli.embedding.sparse import TermNames
     from bertcli.retrieval.duplicates import DuplicateGroup, Duplicates
     from bertcli.retrieval.search import Answer, Search
@@ -358,7 +358,7 @@ def vector_views(
     """Draw the first vectors of ``records`` texts, of their tokens, or their term weights."""
     encoded = [*islice(chain.from_iterable(block.batch for block in blocks), MAX_DRAWN)]
     vectors = [*islice(chain.from_iterable(block.vectors for block in blocks), MAX_DRAWN)]
-    pieces = [*islice(chain.from_iterable(block.pieces or () for block in blocks), MAX_DRAWN)]
+    pieces = [*islice(chain.from_iterable(block.token_fields or () for block in blocks), MAX_DRAWN)]
     are_texts = encoded and not pieces
     if are_texts:
         yield rows_table(
@@ -395,9 +395,9 @@ def vector_cells(vector: np.ndarray) -> dict[str, Any]:
 
 def term_cells(weights: np.ndarray, term_names: TermNames) -> dict[str, Any]:
     """Return the number of terms of a text, and the terms with the largest weights."""
-    from bertcli.embedding.sparse import largest
+    from bertcli.embedding.sparse import largest_terms
 
-    best = islice(term_names.of(largest(weights, PREVIEW_TERMS)).items(), PREVIEW_TERMS)
+    best = islice(term_names.of(largest_terms(weights, PREVIEW_TERMS)).items(), PREVIEW_TERMS)
     shown_terms = ", ".join(f"{name} {weight:.2f}" for name, weight in best)
     return {"terms": len(weights), "largest weights": shown_terms}
 
@@ -420,7 +420,7 @@ def similarities(vectors: Sequence[np.ndarray]) -> Table:
     )
 
 
-def token_vectors_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenVectors) -> Group:
+def token_vectors_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenFields) -> Group:
     """Draw the tokens or words of a text, and the shape of their vectors."""
     columns = zip(pieces.texts, pieces.offsets, pieces.sequences, vectors, strict=True)
     rows = [
@@ -450,7 +450,7 @@ def hit_row(score: Any, row: int, record: Record) -> dict[str, Any]:
         hit_id = f"{fields['file']}:{fields['line']}"
     hit = {"score": score, "row": row, "id": hit_id}
     text = {} if record.text is None else {"text": str(record.text)}
-    return hit | text | field_cells(record, without=(*ORIGIN, *PLACE, *hit, "text"))
+    return hit | text | field_cells(record, without=(*ORIGIN, *CHUNK_FIELDS, *hit, "text"))
 
 
 class HitsView:
