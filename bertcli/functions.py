@@ -27,7 +27,7 @@ from bertcli.model_folder.files import MODEL_FILES, TOKENIZER_FILES, files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
-from bertcli.records.given import READING, records_of
+from bertcli.records.given import READING_OPTIONS, records_of
 from bertcli.tokenizing.call import Call
 from bertcli.tokenizing.chunks import CHUNK_COLUMNS, Chunker, ChunkRun, ChunkSettings
 from bertcli.tokenizing.run import TokenOutput
@@ -48,7 +48,7 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
     reading the texts (``text_field`` ...).
     """
     chosen = group_options(
-        options, {"model": MODEL_OPTIONS, "call": init_fields(Call), "reading": READING}
+        options, {"model": MODEL_OPTIONS, "call": init_fields(Call), "reading": READING_OPTIONS}
     )
     call = Call(**chosen["call"])
     if call.return_tensors:
@@ -85,7 +85,8 @@ def chunk(texts: Any, *, quiet: bool = False, parse_special: bool = True, **opti
     reading the texts.
     """
     chosen = group_options(
-        options, {"model": MODEL_OPTIONS, "chunks": init_fields(ChunkSettings), "reading": READING}
+        options,
+        {"model": MODEL_OPTIONS, "chunks": init_fields(ChunkSettings), "reading": READING_OPTIONS},
     )
     tokenizer = Tokenizer.load(
         _open_model(chosen["model"], TOKENIZER_FILES).path, parse_special=parse_special
@@ -126,7 +127,7 @@ def search(
             "model": MODEL_OPTIONS,
             "search": [name for name in init_fields(SearchOptions) if name != "corpus"],
             "vectors": init_fields(EmbedOptions),
-            "reading": [name for name in READING if name != "pair_field"],
+            "reading": [name for name in READING_OPTIONS if name != "pair_field"],
         },
     )
     given = chosen["search"]
@@ -250,7 +251,8 @@ def distil(
     from bertcli.exporting.distil import Distillation
 
     chosen = group_options(
-        options, {"model": MODEL_OPTIONS, "compute": init_fields(Compute), "reading": READING}
+        options,
+        {"model": MODEL_OPTIONS, "compute": init_fields(Compute), "reading": READING_OPTIONS},
     )
     embed_options = options_from(EmbedOptions, chosen["compute"])
     reader = None if corpus is None else records_of(corpus, chosen["reading"], no_pairs=True)
@@ -318,7 +320,7 @@ def _open_search(texts: Any, options: Mapping[str, Any], **settings: Any) -> Sea
         {
             "model": MODEL_OPTIONS,
             "vectors": init_fields(EmbedOptions),
-            "reading": [name for name in READING if name != "pair_field"],
+            "reading": [name for name in READING_OPTIONS if name != "pair_field"],
             "file": ["vectors"],
         },
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.record_embedder import RecordEmbedder
-from bertcli.io.progress import Ran, Show, show_nothing
+from bertcli.io.progress import BatchDone, Show, show_nothing
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.tokenizing.run import TokenCounts
@@ -43,7 +43,7 @@ class EmbedRun:
         run.tally = self.tally
         for window in self.embedder.windows(run):
             for event in window:
-                if isinstance(event, Ran):
+                if isinstance(event, BatchDone):
                     show(event)
                 else:
                     event.records = event.records.without(self.consumed)

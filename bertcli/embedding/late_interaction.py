@@ -206,8 +206,8 @@ def _read_colbert(folder: ModelFolder) -> LateInteractionFiles:
             QUERY: metadata.text("query_token_id") or "[unused0]",
             DOCUMENT: metadata.text("doc_token_id") or "[unused1]",
         },
-        lengths={DOCUMENT: metadata.whole("doc_maxlen", 1)},
-        filled=metadata.whole("query_maxlen", 1) or QUERY_LENGTH,
+        lengths={DOCUMENT: metadata.integer("doc_maxlen", 1)},
+        filled=metadata.integer("query_maxlen", 1) or QUERY_LENGTH,
         attended=bool(metadata.switch("attend_to_mask_tokens")),
         skipped=() if metadata.switch("mask_punctuation") is False else string.punctuation,
     )
@@ -217,7 +217,7 @@ def _read_pylate(folder: ModelFolder, settings: JsonObject) -> LateInteractionFi
     """Return the settings of a folder written by PyLate."""
     filled = 0
     if settings.switch("do_query_expansion") is not False:
-        filled = settings.whole("query_length", 1) or QUERY_LENGTH
+        filled = settings.integer("query_length", 1) or QUERY_LENGTH
     return replace(
         _read_modules(folder, settings, settings),
         prefixes={role: settings.text(f"{role}_prefix") or "" for role in ROLES},
@@ -238,7 +238,7 @@ def _read_multi_vector(
         raise ModelError(f"{mask.source}: unsupported keep_only_token_ids")
     return replace(
         _read_modules(folder, settings, inner),
-        filled=(expansion.whole("length", 1) or QUERY_LENGTH) if expansion else 0,
+        filled=(expansion.integer("length", 1) or QUERY_LENGTH) if expansion else 0,
         fixed=expansion.text("strategy") != "min",
         filler=expansion.text("token"),
         attended=bool(expansion.switch("attend")),
@@ -267,7 +267,7 @@ def _read_modules(
     return LateInteractionFiles(
         read_modules(folder, layers),
         prompts={role: prompts.text(role) or "" for role in ROLES},
-        lengths={role: limits.whole(f"{role}_length", 1) for role in ROLES},
+        lengths={role: limits.integer(f"{role}_length", 1) for role in ROLES},
     )
 
 

@@ -290,7 +290,7 @@ def read_sentence_settings(
         of_texts=tuple(of_texts[:-1] if normalize else of_texts),
         unknown=tuple(unknown),
         normalize=normalize,
-        dim=settings.whole("truncate_dim", 1),
+        dim=settings.integer("truncate_dim", 1),
         prompts=prompts,
         default_prompt=default,
         similarity=settings.text("similarity_fn_name"),
@@ -301,7 +301,7 @@ def read_sentence_settings(
         found_in = "modules.json"
         if folder.is_model2vec:
             config = folder.json_object("config.json")
-            limit = config.whole("max_length", 1) if "max_length" in config else MODEL2VEC_TOKENS
+            limit = config.integer("max_length", 1) if "max_length" in config else MODEL2VEC_TOKENS
             normalize = config.switch("normalize") or False
             sentence = replace(sentence, max_length=limit, normalize=normalize)
             library = "model2vec"
@@ -528,7 +528,7 @@ def refuse_format(file_format: str, options: EmbedOptions) -> None:
 
 def refuse_stream(file_format: str, precision: str) -> None:
     """Raise OutputError for a file format or precision that requires all rows at once."""
-    if not FORMATS[file_format].is_streamed:
+    if not FORMATS[file_format].is_text:
         raise OutputError(f"{file_format} cannot go to a pipe", "use -o FILE")
     if precision in RANGED:
         raise OutputError(f"{option('precision', precision)} cannot go to a pipe", "use -o FILE")

@@ -65,7 +65,7 @@ from bertcli.engines.runtime import (
     window_characters,
 )
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
-from bertcli.io.progress import Ran
+from bertcli.io.progress import BatchDone
 from bertcli.io.typed_json import LARGEST_NUMBER
 from bertcli.model_folder.files import STATIC, TERM_TABLE
 from bertcli.model_folder.folder import ModelFolder
@@ -320,7 +320,7 @@ class RecordEmbedder:
             prepare=self.prepare,
         )
 
-    def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
+    def windows(self, run: TokenizeRun) -> Iterator[Iterator[BatchDone | EmbeddedBlock]]:
         """Yield an iterator of results for each window of a run, in order.
 
         A window is added to the tally of the run when its iterator is started. With ``full``
@@ -329,7 +329,7 @@ class RecordEmbedder:
         """
         starts_ahead = run.full and not self.options.per_token and self.runtime.threads
         max_ahead = WINDOWS_AHEAD * len(self.runtime.engine.devices) if starts_ahead else 0
-        pending: deque[Iterator[Ran | EmbeddedBlock]] = deque()
+        pending: deque[Iterator[BatchDone | EmbeddedBlock]] = deque()
         for counts, batch in run.counted():
             if self._max_characters:
                 batch = self._with_unread_counted(batch, counts)
@@ -341,14 +341,14 @@ class RecordEmbedder:
 
     def _counted_results(
         self, run: TokenizeRun, counts: TokenCounts, batch: TokenBatch, model_run: ModelRun | None
-    ) -> Iterator[Ran | EmbeddedBlock]:
+    ) -> Iterator[BatchDone | EmbeddedBlock]:
         """Add the counts of a window to the tally of the run, then yield its results."""
         run.tally.merge(counts)
         yield from self.embed_window(batch, model_run)
 
     def embed_window(
         self, batch: TokenBatch, model_run: ModelRun | None = None
-    ) -> Iterator[Ran | EmbeddedBlock]:
+    ) -> Iterator[BatchDone | EmbeddedBlock]:
         """Yield blocks of the records of one window with their vectors, and progress events.
 
         The division into blocks depends only on the window. ``model_run`` is the result of
@@ -432,7 +432,7 @@ class RecordEmbedder:
 
     def _text_vectors(
         self, batch: TokenBatch, model_run: ModelRun
-    ) -> Iterator[Ran | EmbeddedBlock]:
+    ) -> Iterator[BatchDone | EmbeddedBlock]:
         """Yield progress events, then a block with one vector (or the term weights) per record."""
         outputs: Any = yield from model_run
         window_counts = batch.windows
@@ -464,7 +464,9 @@ class RecordEmbedder:
             pooled -= np.maximum(unpooled - int(self.options.special_tokens), 0)
         return np.maximum(pooled, 1).tolist()
 
-    def _token_vectors(self, records: Sequence[Sequence[Encoded]]) -> Iterator[Ran | EmbeddedBlock]:
+    def _token_vectors(
+        self, records: Sequence[Sequence[Encoded]]
+    ) -> Iterator[BatchDone | EmbeddedBlock]:
         """Yield progress events, then a block with token or word vectors per record.
 
         Each record is given as the list of its windows.

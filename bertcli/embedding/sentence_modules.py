@@ -27,7 +27,7 @@ from bertcli.embedding.options import (
 from bertcli.embedding.pooling import truncate_and_normalize
 from bertcli.errors import ModelError, option
 from bertcli.formats.safetensors import write_arrays
-from bertcli.io.typed_json import AGAIN, read_object, write_json
+from bertcli.io.typed_json import DOWNLOAD_AGAIN, read_object, write_json
 from bertcli.model_folder.files import SentenceModule, WeightFiles
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.activations import TORCH_CLASSES, array_function
@@ -191,9 +191,11 @@ def _checked_tensor(
     """
     tensor = tensors.get(name)
     if tensor is None:
-        raise ModelError(f"{location}: {name} is missing in its weights", AGAIN)
+        raise ModelError(f"{location}: {name} is missing in its weights", DOWNLOAD_AGAIN)
     if shape not in (tensor.ndim, tensor.shape) or not tensor.size:
-        raise ModelError(f"{location}: {name} has the unexpected shape {list(tensor.shape)}", AGAIN)
+        raise ModelError(
+            f"{location}: {name} has the unexpected shape {list(tensor.shape)}", DOWNLOAD_AGAIN
+        )
     return tensor
 
 

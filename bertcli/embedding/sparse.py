@@ -243,7 +243,9 @@ def read_sparse(
     ModelError for a broken file, a missing route, or modules without term weights; UsageError for
     pooling "sum" with a model that takes the maximum.
     """
-    top_terms = options.top_terms or folder.json_object(SENTENCE_CONFIG).whole("max_active_dims", 1)
+    top_terms = options.top_terms or folder.json_object(SENTENCE_CONFIG).integer(
+        "max_active_dims", 1
+    )
     options = replace(options, top_terms=top_terms)
     modules = folder.modules
     is_bge = is_regular(folder / BGE_LAYER)

@@ -20,7 +20,7 @@ import numpy as np
 
 from bertcli.engines.compute import Backend, Compute
 from bertcli.errors import LOG, BertcliError, UsageError, option, out_of_memory
-from bertcli.io.progress import Ran
+from bertcli.io.progress import BatchDone
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.batch import EXTRA, Encoded, TokenBatch
@@ -178,7 +178,7 @@ Reduction = Callable[[Any, Any, Sequence[int]], Any]
 Outputs = np.ndarray | list[np.ndarray]
 
 # A run of a model: yields a step per batch, and returns the outputs of all texts.
-ModelRun = Generator[Ran, None, Outputs]
+ModelRun = Generator[BatchDone, None, Outputs]
 
 # Waits for the outputs of a batch that was started, and returns them.
 WaitForOutputs = Callable[[], Outputs]
@@ -300,7 +300,7 @@ class Runtime:
                 pending.extendleft(reversed(self._start(texts, reduction, rows)))
                 continue
             batches.append(rows)
-            yield Ran(len(rows), int(texts.lengths[rows].sum()))
+            yield BatchDone(len(rows), int(texts.lengths[rows].sum()))
         if not batches:
             return []
         order = np.argsort(np.concatenate(batches))

@@ -93,7 +93,7 @@ def read_qrels(path: str) -> dict[str, dict[str, float]]:
 
     relevant: dict[str, dict[str, float]] = {}
     with open_bytes(path) as file:
-        for block in blocks(file, path, limit=MAX_JUDGEMENT_BYTES, skip=refuse):
+        for block in blocks(file, path, max_bytes=MAX_JUDGEMENT_BYTES, skip=refuse):
             for number, line in enumerate(block.lines, block.number):
                 cells = line.decode("utf-8", "replace").split()
                 is_header = number == 1 and cells and cells[0].lower() in QUERY_COLUMNS

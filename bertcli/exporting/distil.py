@@ -50,7 +50,7 @@ from bertcli.engines.static_engine import unknown_id
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.formats.safetensors import write_arrays
 from bertcli.io.paths import sha256
-from bertcli.io.progress import Advance, Ran, Show, show_nothing
+from bertcli.io.progress import Advance, BatchDone, Show, show_nothing
 from bertcli.io.publish import MANIFEST, whole_folder
 from bertcli.io.typed_json import parse, write_json
 from bertcli.model_folder.files import MODULES
@@ -172,7 +172,7 @@ class CorpusCounts:
                 self.words.update(words_of_several_tokens(ids, inner))
             if len(self.words) > MAX_WORDS:
                 self.words = Counter(dict(self.words.most_common(MAX_WORDS // 2)))
-            show(Ran(len(block)))
+            show(BatchDone(len(block)))
 
     def take_words(self, limit: int) -> dict[tuple[int, ...], int]:
         """Return the most frequent words and their counts, and subtract them from their tokens."""

@@ -60,12 +60,12 @@ def structure(values: JsonObject) -> Structure:
 
 def _convolution(values: JsonObject) -> Convolution | None:
     """Return the convolution beside the first layer. Raises ModelError for an even kernel size."""
-    size = values.whole("conv_kernel_size") or 0
+    size = values.integer("conv_kernel_size") or 0
     if size <= 0:
         return None
     if size % 2 == 0:
         raise unsupported(values, "conv_kernel_size", "an odd number of tokens")
-    groups = values.whole("conv_groups", 1) or 1
+    groups = values.integer("conv_groups", 1) or 1
     if values["hidden_size"] % groups:
         raise values.bad("conv_groups", "a divisor of hidden_size")
     return Convolution(size, groups, values.text("conv_act") or "tanh")
@@ -84,10 +84,10 @@ def _attention_terms(values: JsonObject) -> set[str]:
 def _disentangled(values: JsonObject) -> Disentangled:
     """Return the disentangled attention that config.json describes."""
     terms = _attention_terms(values)
-    longest = values.whole("max_relative_positions", -1) or -1
+    longest = values.integer("max_relative_positions", -1) or -1
     if longest <= 0:
         longest = values["max_position_embeddings"]
-    buckets = values.whole("position_buckets", -1) or -1
+    buckets = values.integer("position_buckets", -1) or -1
     norms = (values.text("norm_rel_ebd") or "none").lower().split("|")
     return Disentangled(
         span=buckets if buckets > 0 else longest,

@@ -225,7 +225,7 @@ def rotary_per_layer(values: JsonObject, default_theta: float) -> tuple[Rotary, 
     The current key is `rope_parameters`; older ones are `rope_scaling` and `rope_theta`. Raises
     ModelError if the head size is not the hidden size divided by the number of heads.
     """
-    head_size = values.whole("head_dim", 1)
+    head_size = values.integer("head_dim", 1)
     heads = values["num_attention_heads"]
     if head_size is not None and head_size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")

@@ -82,7 +82,7 @@ def _layer_types(values: JsonObject) -> list[str]:
         if len(layer_types) != count or not ROTARY_BASES.keys() >= set(layer_types):
             raise values.bad("layer_types", f"{count} of {', '.join(ROTARY_BASES)}")
         return layer_types
-    every = values.whole("global_attn_every_n_layers", 1) or 3
+    every = values.integer("global_attn_every_n_layers", 1) or 3
     return ["sliding_attention" if layer % every else "full_attention" for layer in range(count)]
 
 

@@ -5,7 +5,7 @@
         print(array.dtype, array.shape)
         for block in array.blocks(1024): ...
 
-    write_arrays(file, "npz", {"embeddings": ArrayParts("<f4", (2, 384), parts)})
+    write_arrays(file, "npz", {"embeddings": ArrayToWrite("<f4", (2, 384), chunks)})
 
 Opening a file reads only its headers.
 
@@ -46,8 +46,8 @@ from zipfile import ZipInfo
 
 from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.formats import safetensors
-from bertcli.formats.safetensors import AGAIN
-from bertcli.formats.tables import NUMERIC, FlatLists, Row, Spool, Table, table_of
+from bertcli.formats.safetensors import GET_AGAIN
+from bertcli.formats.tables import ID_COLUMNS, FlatLists, Row, Spool, Table, table_of
 from bertcli.io.printable import listed
 from bertcli.io.streams import CHUNK, open_bytes, stream_of, unreadable
 
@@ -56,41 +56,46 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-WIDEST = 1 << 22  # maximum numbers in a row, which is in memory at once
-BLOCK = 1 << 20  # numbers in a block, unless a row has more
+MAX_ROW_NUMBERS = 1 << 22  # maximum numbers in a row, which is in memory at once
+NUMBERS_PER_BLOCK = 1 << 20  # numbers in a block, unless a row has more
 # Errors of an archive that is broken, encrypted, or compressed in an unsupported way.
-UNREADABLE = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
+ARCHIVE_ERRORS = (BadZipFile, zlib.error, EOFError, struct.error, RuntimeError)
 
 
 # --- NPY ---
 
 
-class ArrayParts(NamedTuple):
-    """An array to write, with its bytes in parts."""
+class ArrayToWrite(NamedTuple):
+    """An array to write. The ``chunks`` are its bytes, in order."""
 
     dtype: str
     shape: tuple[int, ...]
-    parts: Iterable[bytes]
+    chunks: Iterable[bytes]
 
 
-def write_arrays(file: IO[bytes], form: str, arrays: Mapping[str, ArrayParts]) -> None:
-    """Write arrays (NPY: exactly one). Equal arrays produce equal bytes."""
-    if form == "safetensors":
-        names = safetensors.NAMES
-        tensors = {name: array._replace(dtype=names[array.dtype]) for name, array in arrays.items()}
-        safetensors.write_parts(file, tensors)
+def write_arrays(file: IO[bytes], file_format: str, arrays: Mapping[str, ArrayToWrite]) -> None:
+    """Write arrays by name, as npy (exactly one), npz or safetensors.
+
+    Equal arrays give equal bytes.
+    """
+    if file_format == "safetensors":
+        dtype_names = safetensors.DTYPE_NAMES
+        tensors = {
+            name: array._replace(dtype=dtype_names[array.dtype]) for name, array in arrays.items()
+        }
+        safetensors.write_tensors(file, tensors)
         return
     from numpy.lib import format as npy
 
-    onward: Any = SimpleNamespace(write=file.write, flush=file.flush)  # a pipe cannot seek
-    with ZipFile(onward, "w") if form == "npz" else nullcontext() as archive:
+    unseekable: Any = SimpleNamespace(write=file.write, flush=file.flush)  # a pipe cannot seek
+    with ZipFile(unseekable, "w") if file_format == "npz" else nullcontext() as archive:
         for name, array in arrays.items():
             entry = ZipInfo(f"{name}.npy")  # with a fixed date
-            opened = archive.open(entry, "w", force_zip64=True) if archive else nullcontext(file)
-            with opened as place:
+            member = archive.open(entry, "w", force_zip64=True) if archive else nullcontext(file)
+            with member as target:
                 header = {"descr": array.dtype, "fortran_order": False, "shape": array.shape}
-                npy.write_array_header_1_0(place, header)
-                place.writelines(array.parts)
+                npy.write_array_header_1_0(target, header)
+                target.writelines(array.chunks)
 
 
 # --- the arrays of a file ---
@@ -102,73 +107,75 @@ class StoredArray:
 
     dtype: Any  # NumPy's, or bytes if NumPy has none; BF16 is read as float32
     shape: tuple[int, ...]
-    opened: Callable[[], IO[bytes]]  # returns the file at the array's first number
-    label: str  # name of the dtype in the file: float32, F32
+    open: Callable[[], IO[bytes]]  # returns a stream whose first bytes are the first number
+    dtype_name: str  # name of the dtype in the file: float32, F32
 
-    def blocks(self, most: int = BLOCK) -> Iterator[Array]:
-        """Yield the rows in blocks of at most ``most`` rows: [<= most, D...]."""
+    def blocks(self, max_rows: int = NUMBERS_PER_BLOCK) -> Iterator[Array]:
+        """Yield the rows in blocks: [<= max_rows, D...]."""
         rows, *inner = self.shape or (1,)
-        for block in self.read(rows, math.prod(inner), most):
+        for block in self.read_rows(rows, math.prod(inner), max_rows):
             yield block.reshape(len(block), *inner)
 
-    def read(self, rows: int, width: int, most: int) -> Iterator[Array]:
-        """Yield the numbers as ``rows`` rows of ``width`` numbers: [<= most, width].
+    def read_rows(self, rows: int, width: int, max_rows: int) -> Iterator[Array]:
+        """Yield the numbers as ``rows`` rows of ``width`` numbers: [<= max_rows, width].
 
         Raises ValueError for rows that are too wide, EOFError for missing rows.
         """
         import numpy
 
-        if width > WIDEST:
-            raise ValueError(f"a row has {width:,} numbers, and {WIDEST:,} is the limit")
-        bits = self.label == "BF16"
-        kind = numpy.dtype(safetensors.NUMPY_OF["BF16"] if bits else self.dtype)
-        most = max(1, min(most, BLOCK // max(1, width)))
-        with self.opened() as file:
-            for start in range(0, rows, most):
-                count = min(most, rows - start)
-                size = count * width * kind.itemsize
+        if width > MAX_ROW_NUMBERS:
+            raise ValueError(f"a row has {width:,} numbers, and {MAX_ROW_NUMBERS:,} is the limit")
+        is_bfloat16 = self.dtype_name == "BF16"
+        stored_dtype = numpy.dtype(safetensors.NUMPY_DTYPES["BF16"] if is_bfloat16 else self.dtype)
+        max_rows = max(1, min(max_rows, NUMBERS_PER_BLOCK // max(1, width)))
+        with self.open() as file:
+            for start in range(0, rows, max_rows):
+                count = min(max_rows, rows - start)
+                size = count * width * stored_dtype.itemsize
                 raw = file.read(size)
                 if len(raw) < size:
-                    last = start + len(raw) // max(1, width * kind.itemsize)
-                    raise EOFError(f"ends after row {last:,} of {rows:,}")
-                block = numpy.frombuffer(raw, kind).reshape(count, width)
-                yield safetensors.float32_of(block) if bits else block
+                    complete_rows = start + len(raw) // max(1, width * stored_dtype.itemsize)
+                    raise EOFError(f"ends after row {complete_rows:,} of {rows:,}")
+                block = numpy.frombuffer(raw, stored_dtype).reshape(count, width)
+                yield safetensors.float32_of(block) if is_bfloat16 else block
 
 
 Arrays = Mapping[str, Callable[[], StoredArray]]  # name ("" in NPY) -> opener
 
 
 @contextmanager
-def open_arrays(place: str | IO[bytes], path: str, form: str) -> Iterator[Arrays]:
-    """Open all arrays of a file, by name. ``place`` is a path or an open file.
+def open_arrays(path_or_file: str | IO[bytes], name: str, file_format: str) -> Iterator[Arrays]:
+    """Open all arrays of a file, by name. ``name`` is the file in messages.
 
-    Raises InputError, with the name ``path``, if the file is broken, also while it is read.
+    Raises InputError if the file is broken, also while it is read.
     """
     try:
-        with OPENERS[form](place) as arrays:
+        with OPENERS[file_format](path_or_file) as arrays:
             yield arrays
-    except (ValueError, *UNREADABLE) as broken:
-        raise InputError(f"{path}: not a readable {form} file: {broken}", AGAIN) from None
+    except (ValueError, *ARCHIVE_ERRORS) as broken:
+        raise InputError(
+            f"{name}: not a readable {file_format} file: {broken}", GET_AGAIN
+        ) from None
     except OSError as failed:
-        raise unreadable(path, failed) from None
+        raise unreadable(name, failed) from None
 
 
-def array_in(arrays: Arrays, path: str, name: str) -> StoredArray:
+def array_in(arrays: Arrays, file_name: str, name: str) -> StoredArray:
     """Return the array of this name, or the only array. Raises InputError if there is neither."""
     if name not in arrays and len(arrays) != 1:
-        raise InputError(f"{path}: array {name!r} not found", f"available: {listed(arrays)}")
+        raise InputError(f"{file_name}: array {name!r} not found", f"available: {listed(arrays)}")
     return arrays[name if name in arrays else next(iter(arrays))]()
 
 
 @contextmanager
-def _npy(place: str | IO[bytes]) -> Iterator[Arrays]:
-    with open_bytes(place) if isinstance(place, str) else place as stream:
+def _npy(path_or_file: str | IO[bytes]) -> Iterator[Arrays]:
+    with open_bytes(path_or_file) if isinstance(path_or_file, str) else path_or_file as stream:
         yield {"": lambda: array_of_stream(stream)}
 
 
 @contextmanager
-def _npz(place: str | IO[bytes]) -> Iterator[Arrays]:
-    with ZipFile(place) as archive:
+def _npz(path_or_file: str | IO[bytes]) -> Iterator[Arrays]:
+    with ZipFile(path_or_file) as archive:
         names = [name for name in archive.namelist() if name.endswith(".npy")]
 
         def member(name: str) -> StoredArray:
@@ -178,42 +185,49 @@ def _npz(place: str | IO[bytes]) -> Iterator[Arrays]:
 
 
 def array_of_stream(stream: IO[bytes]) -> StoredArray:
-    """Return the array of a stream at its NPY header. Raises ValueError for an invalid header."""
+    """Return the array of a stream that begins with an NPY header.
+
+    Raises ValueError for an invalid header.
+    """
     from numpy.lib import format as npy
 
     try:
-        is_first = npy.read_magic(stream) == (1, 0)
-        read_header = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+        is_version_1 = npy.read_magic(stream) == (1, 0)
+        read_header = npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about headers that Python 2 wrote
-            shape, by_columns, dtype = read_header(stream)
+            shape, is_fortran_order, dtype = read_header(stream)
     except (TypeError, TokenError) as broken:
         raise ValueError(f"a header that is none: {broken}") from None
-    if min(shape, default=0) < 0 or by_columns:
-        raise ValueError(f"shape {shape}{' in Fortran order' * by_columns}")
+    if min(shape, default=0) < 0 or is_fortran_order:
+        raise ValueError(f"shape {shape}{' in Fortran order' * is_fortran_order}")
 
     return StoredArray(dtype, shape, lambda: stream, str(dtype))
 
 
 @contextmanager
-def _safetensors(place: str | IO[bytes]) -> Iterator[Arrays]:
+def _safetensors(path_or_file: str | IO[bytes]) -> Iterator[Arrays]:
     import numpy
 
-    def tensor(info: safetensors.StoredTensor) -> StoredArray:
-        def opened() -> IO[bytes]:
-            if isinstance(place, str):
-                file = open(place, "rb")  # noqa: SIM115 - `blocks` closes it
-                file.seek(info.start)
+    def stored_array(tensor: safetensors.StoredTensor) -> StoredArray:
+        def open_at_start() -> IO[bytes]:
+            if isinstance(path_or_file, str):
+                file = open(path_or_file, "rb")  # noqa: SIM115 - `blocks` closes it
+                file.seek(tensor.start)
                 return file
-            return stream_of(mapped_parts(place, info.start, info.nbytes), io.BytesIO())
+            chunks = mapped_chunks(path_or_file, tensor.start, tensor.nbytes)
+            return stream_of(chunks, io.BytesIO())
 
-        kind = "<f4" if info.dtype == "BF16" else safetensors.NUMPY_OF.get(info.dtype, "V1")
-        return StoredArray(numpy.dtype(kind), info.shape, opened, info.dtype)
+        dtype = safetensors.NUMPY_DTYPES.get(tensor.dtype, "V1")
+        if tensor.dtype == "BF16":
+            dtype = "<f4"
+        return StoredArray(numpy.dtype(dtype), tensor.shape, open_at_start, tensor.dtype)
 
-    yield {info.name: partial(tensor, info) for info in safetensors.tensors_in(place)}
+    tensors = safetensors.tensors_in(path_or_file)
+    yield {tensor.name: partial(stored_array, tensor) for tensor in tensors}
 
 
-def mapped_parts(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
+def mapped_chunks(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
     """Yield a range of bytes of an open file, independent of its read position."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         for offset in range(start, start + size, CHUNK):
@@ -225,30 +239,35 @@ OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
 
 # --- token ids ---
 
-IDS, OFFSETS = "input_ids", "offsets"
-DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}  # of ragged rows
-ROWS = 1024  # rows read at a time
+IDS = "input_ids"
+OFFSETS = "offsets"
+RAGGED_DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
+ROWS_PER_BLOCK = 1024
 
 
-def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
-    """Return the writer of npy (input_ids only), npz or safetensors; rows may be ragged."""
-    names = NUMERIC[:1] if form == "npy" else NUMERIC
+def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
+    """Return the writer of npy (input_ids only), npz or safetensors.
+
+    A writer is a context manager from an open file to a function that takes rows. Without
+    ``ragged``, that function raises OutputError for rows of different lengths.
+    """
+    names = ID_COLUMNS[:1] if file_format == "npy" else ID_COLUMNS
 
     @contextmanager
     def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
         import numpy as np
 
-        rows_before = 0
-        ids_before = 0
+        row_count = 0
+        id_count = 0
         lengths: dict[str, int] = {}  # name -> common length of its rows, unless ragged
         with closing(Spool()) as spool:
 
             def write(rows: Sequence[Row] | Table) -> None:
-                nonlocal rows_before, ids_before
+                nonlocal row_count, id_count
                 table = table_of(rows)
-                flat = {n: _flat(table.columns[n]) for n in names if n in table.columns}
-                for name, lists in {} if ragged else flat.items():
-                    for record, length in enumerate(np.diff(lists.offsets), rows_before + 1):
+                columns = {n: _flat_lists(table.columns[n]) for n in names if n in table.columns}
+                for name, lists in {} if ragged else columns.items():
+                    for record, length in enumerate(np.diff(lists.offsets), row_count + 1):
                         if lengths.setdefault(name, int(length)) != length:
                             raise OutputError(
                                 f"record {record} has {counted(int(length), 'token')} and those "
@@ -258,38 +277,40 @@ def ids_writer_of(form: str, *, ragged: bool = False) -> Callable[[IO[bytes]], A
                                 f"max_length, with {option('truncation')} when some are too long",
                             )
                 if len(table):
-                    spool.add(flat)
-                    rows_before += len(table)
-                    ids_before += len(flat[IDS].values)
+                    spool.add(columns)
+                    row_count += len(table)
+                    id_count += len(columns[IDS].values)
 
-            def parts(name: str, dtype: str) -> Iterator[bytes]:
-                for flat in spool:
-                    yield flat[name].values.astype(dtype).tobytes()
+            def number_chunks(name: str, dtype: str) -> Iterator[bytes]:
+                for columns in spool:
+                    yield columns[name].values.astype(dtype).tobytes()
 
-            def offsets() -> Iterator[bytes]:
+            def offset_chunks() -> Iterator[bytes]:
                 yield bytes(8)
-                before = 0
-                for flat in spool:
-                    ends = flat[IDS].offsets[1:] + before
-                    before = ends[-1]
+                offset = 0
+                for columns in spool:
+                    ends = columns[IDS].offsets[1:] + offset
+                    offset = ends[-1]
                     yield ends.astype("<i8").tobytes()
 
             yield write
             if ragged:
-                present = {name for flat in spool for name in flat if flat[name].values.any()}
-                arrays = {
-                    name: ArrayParts(dtype, (ids_before,), parts(name, dtype))
-                    for name, dtype in DTYPES.items()
-                    if name in {IDS, *present}
+                nonzero = {
+                    name for columns in spool for name in columns if columns[name].values.any()
                 }
-                arrays[OFFSETS] = ArrayParts("<i8", (rows_before + 1,), offsets())
+                arrays = {
+                    name: ArrayToWrite(dtype, (id_count,), number_chunks(name, dtype))
+                    for name, dtype in RAGGED_DTYPES.items()
+                    if name in {IDS, *nonzero}
+                }
+                arrays[OFFSETS] = ArrayToWrite("<i8", (row_count + 1,), offset_chunks())
             else:
                 arrays = {
-                    name: ArrayParts("<i8", (rows_before, length), parts(name, "<i8"))
+                    name: ArrayToWrite("<i8", (row_count, length), number_chunks(name, "<i8"))
                     for name, length in lengths.items()
                 }
             if arrays:
-                write_arrays(file, form, arrays)
+                write_arrays(file, file_format, arrays)
 
     return ids_writer
 
@@ -301,7 +322,7 @@ ragged_npz_writer = ids_writer_of("npz", ragged=True)
 ragged_safetensors_writer = ids_writer_of("safetensors", ragged=True)
 
 
-def _flat(lists: Any) -> FlatLists:
+def _flat_lists(lists: Any) -> FlatLists:
     """Return the lists of a column as one flat array with offsets."""
     import numpy as np
 
@@ -311,51 +332,56 @@ def _flat(lists: Any) -> FlatLists:
     return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
 
 
-Numbered = tuple[int, list[list[int]]]  # number of the first row, and the rows
+NumberedRows = tuple[int, list[list[int]]]  # number of the first row (from 1), and the rows
 
 
-def read_ids(place: str | IO[bytes], path: str, form: str) -> Iterator[Numbered]:
+def read_ids(
+    path_or_file: str | IO[bytes], file_name: str, file_format: str
+) -> Iterator[NumberedRows]:
     """Yield rows of ids: ragged rows with offsets, or those of input_ids, or of the only array.
 
-    Raises InputError, with the name ``path``, if there is no such array.
+    ``file_name`` is the file in messages. Raises InputError if there is no such array.
     """
-    with open_arrays(place, path, form) as arrays:
+    with open_arrays(path_or_file, file_name, file_format) as arrays:
         if {IDS, OFFSETS} <= arrays.keys():
-            yield from _read_ragged(path, arrays[IDS](), arrays[OFFSETS]())
+            yield from _read_ragged(file_name, arrays[IDS](), arrays[OFFSETS]())
             return
         start = 1
-        array = array_in(arrays, path, IDS)
+        array = array_in(arrays, file_name, IDS)
         if array.dtype.kind not in "iu" or len(array.shape) not in (1, 2):
             raise InputError(
-                f"{path}: holds {array.label} of shape {array.shape}, not lists of ids",
+                f"{file_name}: holds {array.dtype_name} of shape {array.shape}, not lists of ids",
                 "ids are whole numbers of shape [records, length]",
             )
         if len(array.shape) == 1:  # a single row
             array = replace(array, shape=(1, *array.shape))
-        for rows in array.blocks(ROWS):
+        for rows in array.blocks(ROWS_PER_BLOCK):
             yield start, rows.tolist()
             start += len(rows)
 
 
-def _read_ragged(path: str, ids: StoredArray, offsets: StoredArray) -> Iterator[Numbered]:
+def _read_ragged(file_name: str, ids: StoredArray, offsets: StoredArray) -> Iterator[NumberedRows]:
     """Yield ragged rows of ids. Raises InputError if offsets and ids do not match."""
     if not all(array.dtype.kind in "iu" and len(array.shape) == 1 for array in (ids, offsets)):
-        raise InputError(f"{path}: input_ids and offsets are not lists of whole numbers")
+        raise InputError(f"{file_name}: input_ids and offsets are not lists of whole numbers")
     numbers = chain.from_iterable(block.tolist() for block in ids.blocks())
-    number, at = 0, 0  # the first offset does not end a row
-    for block in offsets.blocks(ROWS):
+    number = 0  # of the row that the next offset ends; the first offset ends none
+    end = 0
+    for block in offsets.blocks(ROWS_PER_BLOCK):
         stops = block.tolist()
-        sizes = [stop - start for start, stop in pairwise([at, *stops])]
+        sizes = [stop - start for start, stop in pairwise([end, *stops])]
         whole = number > 0 or stops[0] == 0
-        at = stops[-1]
-        if not whole or min(sizes) < 0 or at > ids.shape[0]:
+        end = stops[-1]
+        if not whole or min(sizes) < 0 or end > ids.shape[0]:
             break
-        if max(sizes) > WIDEST:
-            raise InputError(f"{path}: a row has {max(sizes):,} ids, and {WIDEST:,} is the limit")
+        if max(sizes) > MAX_ROW_NUMBERS:
+            raise InputError(
+                f"{file_name}: a row has {max(sizes):,} ids, and {MAX_ROW_NUMBERS:,} is the limit"
+            )
         rows = [[*islice(numbers, size)] for size in sizes]
         yield max(1, number), rows if number else rows[1:]
         number += len(stops)
     else:
-        if at == ids.shape[0]:
+        if end == ids.shape[0]:
             return
-    raise InputError(f"{path}: offsets do not divide the {ids.shape[0]:,} ids")
+    raise InputError(f"{file_name}: offsets do not divide the {ids.shape[0]:,} ids")

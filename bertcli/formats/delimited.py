@@ -20,8 +20,8 @@ from bertcli.formats.tables import (
     cell,
     column_order,
     fields_of,
-    lines_of,
-    refuse_new,
+    refuse_new_columns,
+    without_headers,
 )
 from bertcli.io.streams import (
     CHUNK,
@@ -29,13 +29,13 @@ from bertcli.io.streams import (
     LineDecoder,
     blocks,
     open_bytes,
+    raise_error,
     read_chunk,
-    stop,
     too_large,
 )
 
 QUOTES = "check for an unclosed quotation mark, or lines that end with a carriage return alone"
-ROWS = 1024  # records per list, if the format does not determine it
+ROWS_PER_BLOCK = 1024
 
 
 # --- reading ---
@@ -44,8 +44,8 @@ ROWS = 1024  # records per list, if the format does not determine it
 class DelimitedRows:
     """The rows of a table, CSV (quoted) or TSV (never quoted: quotation marks are text).
 
-    Yields each row with the number of its first line. No row of more than ``limit`` bytes is held
-    in memory as a whole. An invalid row raises InputError, unless another ``skip`` is set: a line
+    Yields each row with the number of its first line. No row of more than ``max_bytes`` is held in
+    memory as a whole. An invalid row raises InputError, unless another ``skip`` is set: a line
     that cannot be read invalidates its whole row, because the lines after an open quotation mark
     are not separate rows.
 
@@ -57,19 +57,20 @@ class DelimitedRows:
         self,
         stream: IO[bytes],
         decode: LineDecoder,
-        limit: int = LARGEST_RECORD,
+        max_bytes: int = LARGEST_RECORD,
         *,
         tabs: bool,
         delimiter: str = ",",
     ) -> None:
         csv.field_size_limit(2**31 - 1)
         self.decode = decode
-        self.limit = limit
+        self.max_bytes = max_bytes
         self.quoted = not tabs
-        self.skip: Callable[[InputError], None] = stop
-        self.blocks = blocks(stream, decode.name, decode.separator, limit, self._lose, True)
-        self.lost = False  # True: the current row is skipped
-        self.first = self.size = 0  # first line and size in bytes of the row
+        self.skip: Callable[[InputError], None] = raise_error
+        self.blocks = blocks(stream, decode.name, decode.separator, max_bytes, self._skip_row, True)
+        self.is_skipped = False  # the current row is skipped
+        self.first_line = 0  # of the current row
+        self.size = 0  # of the current row in bytes
         self.columns = 0  # of the header, once known
         quoting: Any = {"quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         self.table = csv.reader(self._lines(), delimiter="\t" if tabs else delimiter, **quoting)
@@ -79,24 +80,24 @@ class DelimitedRows:
 
     def __next__(self) -> tuple[int, list[str]]:
         while True:
-            self.first = 0
+            self.first_line = 0
             self.size = 0
-            self.lost = False
+            self.is_skipped = False
             try:
                 row = next(self.table)
             except csv.Error as bad:
-                if not self.lost:
+                if not self.is_skipped:
                     error = InputError(
-                        f"{self.decode.name}:{self.first}: not valid CSV: {bad}", QUOTES
+                        f"{self.decode.name}:{self.first_line}: not valid CSV: {bad}", QUOTES
                     )
-                    self._lose(error)
+                    self._skip_row(error)
             else:
-                if self.lost:
+                if self.is_skipped:
                     continue
                 if self.columns == 1 and not self.quoted:
-                    return self.first, row or [""]
+                    return self.first_line, row or [""]
                 if not self._is_blank(row):
-                    return self.first, row
+                    return self.first_line, row
 
     def _is_blank(self, row: list[str]) -> bool:
         if self.columns == 1:
@@ -107,22 +108,22 @@ class DelimitedRows:
         """Yield decoded lines; a skipped line is reduced to its unpaired quotation mark, if any."""
         for block in self.blocks:
             for index, line in enumerate(block.lines):
-                self.first = self.first or block.number + index
+                self.first_line = self.first_line or block.number + index
                 self.size += len(line) + 1
                 try:
-                    if not self.lost and self.size - 1 > self.limit:
-                        raise too_large(f"{self.decode.name}:{self.first}", self.limit)
-                    text = "" if self.lost else self.decode(block, index)
+                    if not self.is_skipped and self.size - 1 > self.max_bytes:
+                        raise too_large(f"{self.decode.name}:{self.first_line}", self.max_bytes)
+                    text = "" if self.is_skipped else self.decode(block, index)
                 except InputError as error:
-                    self._lose(error)
-                if self.lost:
+                    self._skip_row(error)
+                if self.is_skipped:
                     text = '"' * (line.count(b'"') % 2 if self.quoted else 0)
                 yield text + "\n"
 
-    def _lose(self, error: InputError) -> None:
+    def _skip_row(self, error: InputError) -> None:
         """Skip the current row, or raise its error."""
         self.skip(error)
-        self.lost = True
+        self.is_skipped = True
 
 
 def refuse_other_columns(where: str, row: Sequence[str], header: Sequence[str]) -> None:
@@ -142,19 +143,19 @@ def cells_in(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def handfuls(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yield rows in lists, each as many as a block of lines would contain."""
-    gathered = []
+def row_blocks(rows: Iterable[tuple[int, list[str]]]) -> Iterator[list[tuple[int, list[str]]]]:
+    """Yield rows with their line numbers in lists, as many as a block of lines would contain."""
+    block = []
     size = 0
     for number, row in rows:
-        gathered.append((number, row))
+        block.append((number, row))
         size += sum(map(len, row))
-        if len(gathered) == ROWS or size > CHUNK:
-            yield gathered
-            gathered = []
+        if len(block) == ROWS_PER_BLOCK or size > CHUNK:
+            yield block
+            block = []
             size = 0
-    if gathered:
-        yield gathered
+    if block:
+        yield block
 
 
 class CsvTable:
@@ -170,7 +171,7 @@ class CsvTable:
 
         Raises InputError for a row whose number of cells differs from the header's.
         """
-        for rows in handfuls(self.rows):
+        for rows in row_blocks(self.rows):
             for number, cells in rows:
                 refuse_other_columns(f"{self.name}:{number}", cells, self.columns)
             yield rows
@@ -201,7 +202,7 @@ def encoder(*, tabs: bool) -> Callable[[Sequence[Row]], bytes]:
         if rows and not names:
             names.extend(column_order(fields_of(rows), rows[0]))
             table.append(names)
-        refuse_new(rows, names)
+        refuse_new_columns(rows, names)
         return _lines([*table, *_cells(rows, names)], tabs=tabs)
 
     return encode
@@ -214,34 +215,34 @@ def file_writer(file: IO[bytes], *, tabs: bool) -> Iterator[Callable[[Sequence[R
     The lines are spooled to a temporary file, because the header is known only at the end. The
     bytes depend on the rows alone, not on the number of rows per call.
     """
-    names: list[str] = []
+    columns_seen: list[str] = []
     first_row: Row = {}
     counts: set[int] = set()  # numbers of columns of the lines
     with TemporaryFile() as body:
 
         def write(rows: Sequence[Row]) -> None:
-            if rows and not names:
+            if rows and not columns_seen:
                 first_row.update(rows[0])
-            names.extend(name for name in fields_of(rows) if name not in names)
-            cells = [*_cells(rows, names)]
+            columns_seen.extend(name for name in fields_of(rows) if name not in columns_seen)
+            cells = [*_cells(rows, columns_seen)]
             counts.update(map(len, cells))
             body.write(_lines(cells, tabs=tabs))
 
         yield write
-        if not names:
+        if not columns_seen:
             return
         body.seek(0)
-        columns = column_order(names, first_row)
+        columns = column_order(columns_seen, first_row)
         file.write(_lines([columns], tabs=tabs))
-        if columns == names and counts <= {len(names)}:
+        if columns == columns_seen and counts <= {len(columns_seen)}:
             shutil.copyfileobj(body, file)
             return
         csv.field_size_limit(2**31 - 1)
-        order = [names.index(name) for name in columns]
+        order = [columns_seen.index(name) for name in columns]
         dialect: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
         table = csv.reader(TextIOWrapper(body, "utf-8", newline=""), **dialect)
-        while some := [*islice(table, ROWS)]:
-            padded = [cells + [""] * (len(names) - len(cells)) for cells in some]
+        while block := [*islice(table, ROWS_PER_BLOCK)]:
+            padded = [cells + [""] * (len(columns_seen) - len(cells)) for cells in block]
             file.write(_lines([[cells[i] for i in order] for cells in padded], tabs=tabs))
 
 
@@ -253,7 +254,7 @@ tsv_writer = partial(file_writer, tabs=True)
 
 def _cells(rows: Sequence[Row], names: Sequence[str]) -> Iterator[list[Any]]:
     """Yield the cells of each row, without headers."""
-    return ([cell(row.get(name)) for name in names] for row in lines_of(rows))
+    return ([cell(row.get(name)) for name in names] for row in without_headers(rows))
 
 
 def _lines(table: Sequence[Sequence[Any]], *, tabs: bool) -> bytes:

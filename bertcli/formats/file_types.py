@@ -52,27 +52,33 @@ def refuse_not_text(head: bytes, name: str, encoding: str) -> None:
     note, because its tags are read as text.
     """
     if head.startswith(ZIP):
-        raise _refused(name, *_archive(head))
-    for signature, described in SIGNATURES.items():
+        file_type, hint = _type_of_archive(head)
+        raise _not_text_error(name, file_type, hint)
+    for signature, (file_type, hint) in SIGNATURES.items():
         if head.startswith(signature):
-            raise _refused(name, *described)
+            raise _not_text_error(name, file_type, hint)
     if PICKLE.match(head):
-        raise _refused(name, "a Python pickle", "load it in Python, and write JSONL or Parquet")
+        raise _not_text_error(
+            name, "a Python pickle", "load it in Python, and write JSONL or Parquet"
+        )
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
-        for mark, other in BYTE_ORDER_MARKS.items():
-            if head.startswith(mark):
+        for byte_order_mark, marked_encoding in BYTE_ORDER_MARKS.items():
+            if head.startswith(byte_order_mark):
                 raise InputError(
-                    f"{name}: is {other.upper()} text", f"{option('encoding', other)} reads it"
+                    f"{name}: is {marked_encoding.upper()} text",
+                    f"{option('encoding', marked_encoding)} reads it",
                 )
     if HTML.match(head):
         LOG.note(f"{name} looks like HTML: its tags are read as text")
 
 
-def _archive(head: bytes) -> tuple[str, str]:
+def _type_of_archive(head: bytes) -> tuple[str, str]:
+    """Return the type of a zip archive, and a hint."""
     if head[ZIP_NAME] == OFFICE:
         return "an Excel or Word file", "save it as CSV or as plain text"
     return "a zip archive", "unpack it: unzip {}"
 
 
-def _refused(name: str, what: str, how: str) -> InputError:
-    return InputError(f"{name}: is {what}, not text", how.replace("{}", name))
+def _not_text_error(name: str, file_type: str, hint: str) -> InputError:
+    """Return the error for a file of another type; {} in the hint is replaced by its name."""
+    return InputError(f"{name}: is {file_type}, not text", hint.replace("{}", name))

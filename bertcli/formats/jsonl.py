@@ -1,8 +1,8 @@
 """JSON Lines, one value per line: read and write rows; read vectors from a field of each line.
 
-    for lines in lines_of(stream, "in.jsonl"):
+    for lines in numbered_lines(stream, "in.jsonl"):
         values = [value_of(line, f"in.jsonl:{number}") for number, line in lines]
-    for block in read_arrays("out.jsonl", "embedding", most=2048): ...   # [<= 2048, D...]
+    for block in read_arrays("out.jsonl", "embedding", max_rows=2048): ...   # [<= 2048, D...]
 
 Vectors already encoded as JSON (`NumbersText`) bypass the encoder.
 """
@@ -15,8 +15,7 @@ from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, OutputError
-from bertcli.formats.tables import NumbersText, Row, compact
-from bertcli.formats.tables import lines_of as rows_to_write
+from bertcli.formats.tables import NumbersText, Row, to_compact_json, without_headers
 from bertcli.io.paths import input_name
 from bertcli.io.printable import listed
 from bertcli.io.streams import blocks, open_bytes, suffix_of
@@ -33,29 +32,30 @@ Line = tuple[int, str | bytes]  # line number, content
 # --- reading ---
 
 
-def lines_of(stream: IO[bytes], name: str) -> Iterator[list[Line]]:
+def numbered_lines(stream: IO[bytes], name: str) -> Iterator[list[Line]]:
     """Yield the non-blank lines of a stream, as they arrive."""
     for block in blocks(stream, name):
         lines = enumerate(block.lines, block.number)
         yield [(number, line) for number, line in lines if line.strip()]
 
 
-def lines_of_file(path: str) -> Iterator[list[Line]]:
+def numbered_lines_of_file(path: str) -> Iterator[list[Line]]:
     """Yield the lines of a file, or the values of a JSON array as `JsonArrayFile` writes it."""
     is_array = suffix_of(path) == ".json"
     with open_bytes(path) as stream:
-        for lines in lines_of(stream, input_name(path)):
-            yield _values(lines) if is_array else lines
+        for lines in numbered_lines(stream, input_name(path)):
+            yield _array_items(lines) if is_array else lines
 
 
-def _values(lines: Iterable[Line]) -> list[Line]:
-    values: list[Line] = []
+def _array_items(lines: Iterable[Line]) -> list[Line]:
+    """Return the values among the lines of a JSON array, without commas and brackets."""
+    items: list[Line] = []
     for number, line in lines:
         text = line.encode() if isinstance(line, str) else line
         text = text.strip().removesuffix(b",")
         if text not in (b"[", b"]", b"[]"):
-            values.append((number, text))
-    return values
+            items.append((number, text))
+    return items
 
 
 def value_of(line: str | bytes, where: str, hint: str = "") -> Any:
@@ -73,19 +73,19 @@ def object_in(value: Any, where: str, hint: str = "") -> dict[str, Any]:
     return value
 
 
-def objects_of(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+def located_objects(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """Yield lists of the objects of a file, each with its location."""
-    for lines in lines_of_file(path):
-        named = [(f"{path}:{number}", line) for number, line in lines]
-        yield [(where, object_in(value_of(line, where), where)) for where, line in named]
+    for lines in numbered_lines_of_file(path):
+        located_lines = [(f"{path}:{number}", line) for number, line in lines]
+        yield [(where, object_in(value_of(line, where), where)) for where, line in located_lines]
 
 
-def read_arrays(path: str, field: str, most: int) -> Iterator[Array]:
-    """Yield the vectors in a field, or in lines that are lists, as arrays [<= most, D...]."""
+def read_arrays(path: str, field: str, max_rows: int) -> Iterator[Array]:
+    """Yield the vectors in a field, or in lines that are lists, as arrays [<= max_rows, D...]."""
     name = input_name(path)
-    for lines in lines_of_file(path):
-        for start in range(0, len(lines), most):
-            yield array_of(lines[start : start + most], field, name)
+    for lines in numbered_lines_of_file(path):
+        for start in range(0, len(lines), max_rows):
+            yield array_of(lines[start : start + max_rows], field, name)
 
 
 def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
@@ -111,8 +111,10 @@ def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
             raise InputError(f"{where}: not a vector of numbers")
         vectors.append(vector)
         if vector.shape != vectors[0].shape:
-            before = vectors[0].shape
-            raise InputError(f"{where}: a vector of shape {vector.shape}, and before it {before}")
+            first_shape = vectors[0].shape
+            raise InputError(
+                f"{where}: a vector of shape {vector.shape}, and before it {first_shape}"
+            )
     block = np.stack(vectors)
     return block.astype(np.float32) if block.dtype.kind == "f" else block
 
@@ -120,12 +122,12 @@ def array_of(lines: Sequence[Line], field: str, name: str) -> Array:
 # --- writing ---
 
 
-NAMES = "backslashreplace"  # file names may contain invalid bytes: JSON escapes them
+ENCODE_ERRORS = "backslashreplace"  # file names may have invalid bytes, which JSON escapes
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class JsonArrayFile:
-    """A file that receives JSON Lines, in parts of any size, and stores them as a JSON array.
+    """A file that receives JSON Lines, some at a time, and stores them as a JSON array.
 
     Each value stays on its own line, so that the array can be read line by line. `end` closes the
     array.
@@ -156,7 +158,7 @@ def to_json(row: Row) -> str:
 
     Raises OutputError for NaN and infinity, which JSON does not support.
     """
-    parts = []
+    members = []
     for name, value in row.items():
         if isinstance(value, NumbersText):
             text: str = value
@@ -165,8 +167,8 @@ def to_json(row: Row) -> str:
                 text = str(value) if type(value) is int else _encode(value)
             except ValueError as bad:
                 raise OutputError(f"field {name!r} cannot be written as JSON: {bad}") from None
-        parts.append(_key(name) + text)
-    return "{" + ",".join(parts) + "}\n"
+        members.append(_json_key(name) + text)
+    return "{" + ",".join(members) + "}\n"
 
 
 def to_lines(rows: Iterable[Row]) -> str:
@@ -178,14 +180,14 @@ def encoder() -> Callable[[Sequence[Row]], bytes]:
     """Return a function from rows to lines of JSON."""
 
     def encode(rows: Sequence[Row]) -> bytes:
-        return to_lines(rows_to_write(rows)).encode(errors=NAMES)
+        return to_lines(without_headers(rows)).encode(errors=ENCODE_ERRORS)
 
     return encode
 
 
 @lru_cache
-def _key(name: str) -> str:
-    return compact(name) + ":"
+def _json_key(name: str) -> str:
+    return to_compact_json(name) + ":"
 
 
 def json_of(arrays: Iterable[NDArray[Any]]) -> Iterator[str]:

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertcli.errors import InputError
-from bertcli.formats.arrays import BLOCK, open_arrays
+from bertcli.formats.arrays import NUMBERS_PER_BLOCK, open_arrays
 from bertcli.formats.delimited import open_csv
-from bertcli.formats.jsonl import objects_of
+from bertcli.formats.jsonl import located_objects
 from bertcli.formats.registry import FileFormat, Holds
-from bertcli.formats.safetensors import AGAIN
+from bertcli.formats.safetensors import GET_AGAIN
 from bertcli.io.typed_json import BadJsonError, parse
 
 ROWS_PER_BLOCK = 256  # for Parquet files
-SPANS = ("offsets", "offset_mapping")  # pairs of numbers that are positions in a text, not vectors
+POSITION_FIELDS = ("offsets", "offset_mapping")  # pairs of positions in a text, not vectors
 NESTING = 3  # maximum depth of lists that contain vectors
 
 
@@ -36,7 +36,7 @@ class NumberBlock(NamedTuple):
     dtype: str
     shape: list[Any] | None  # of the whole array; None for fields, where it is known at the end
     numbers: Any  # array [rows, width]; None for an array that is not numeric or is empty
-    has_vectors: bool = True  # True: rows are vectors, not single numbers
+    has_vectors: bool = True  # rows are vectors, not single numbers
 
 
 class NumberFields:
@@ -46,44 +46,45 @@ class NumberFields:
     Array files have neither.
     """
 
-    def __init__(self, path: Path, file_format: FileFormat) -> None:
+    def __init__(self, path: Path, entry: FileFormat) -> None:
         self.path = str(path)
-        self.file_format = file_format
+        self.entry = entry
         self.records: int | None = None
         self.fields: dict[str, str] = {}
 
     def blocks(self) -> Iterator[NumberBlock]:
         """Yield all arrays or fields, in blocks. Raises InputError for a damaged file."""
-        if self.file_format.can_hold(Holds.ARRAYS):
+        if self.entry.can_hold(Holds.ARRAYS):
             return self._blocks_of_arrays()
-        if self.file_format.is_columnar:
+        if self.entry.is_columnar:
             return self._blocks_of_columns()
         return self._blocks_of_rows()
 
     def _blocks_of_arrays(self) -> Iterator[NumberBlock]:
         """Yield arrays. Each number of a one-dimensional array is a row."""
-        with open_arrays(self.path, self.path, self.file_format.name) as arrays:
+        with open_arrays(self.path, self.path, self.entry.name) as arrays:
             for name, open_array in arrays.items():
                 array = open_array()
                 if getattr(array.dtype, "hasobject", False):
                     where = f"{self.path}: {name}" if name else self.path
                     reason = "holds Python objects, which are not read: they may run code"
                     raise InputError(f"{where}: {reason}")
-                is_numeric = array.label == "BF16" or getattr(array.dtype, "kind", "") in (*"fiub",)
+                is_bfloat16 = array.dtype_name == "BF16"
+                is_numeric = is_bfloat16 or getattr(array.dtype, "kind", "") in (*"fiub",)
                 has_vectors = len(array.shape) > 1
                 width = array.shape[-1] if has_vectors else 1
                 rows = prod(array.shape) // width if width and is_numeric else 0
-                for numbers in chain([None], array.read(rows, width, BLOCK)):
-                    yield NumberBlock(name, array.label, [*array.shape], numbers, has_vectors)
+                for numbers in chain([None], array.read_rows(rows, width, NUMBERS_PER_BLOCK)):
+                    yield NumberBlock(name, array.dtype_name, [*array.shape], numbers, has_vectors)
 
     def _blocks_of_columns(self) -> Iterator[NumberBlock]:
         """Yield columns of lists of numbers."""
-        from bertcli.formats.parquet import opened
+        from bertcli.formats.parquet import open_parquet
 
-        with opened(self.path, self.path) as table:
+        with open_parquet(self.path, self.path) as table:
             self.records = table.metadata.num_rows
             self.fields = {field.name: str(field.type) for field in table.schema}
-            for name, dtype, vectors in table.vectors(SPANS, ROWS_PER_BLOCK):
+            for name, dtype, vectors in table.vectors(POSITION_FIELDS, ROWS_PER_BLOCK):
                 yield from _blocks_of_vectors(name, dtype, vectors)
 
     def _blocks_of_rows(self) -> Iterator[NumberBlock]:
@@ -91,13 +92,13 @@ class NumberFields:
         import numpy
 
         self.records = 0
-        rows = objects_of(self.path) if self.file_format.is_json else _csv_rows(self.path)
-        for some in rows:
-            self.records += len(some)
+        rows = located_objects(self.path) if self.entry.is_json else _csv_rows(self.path)
+        for block in rows:
+            self.records += len(block)
             vectors_of: dict[str, list[Any]] = {}
-            for where, row in some:
+            for where, row in block:
                 for name, value in row.items():
-                    vectors = [] if name in SPANS else _vectors_in(value)
+                    vectors = [] if name in POSITION_FIELDS else _vectors_in(value)
                     try:
                         arrays = [numpy.array(vector, numpy.float64) for vector in vectors]
                     except OverflowError:
@@ -110,8 +111,8 @@ class NumberFields:
 
     def _add_type(self, name: str, value_type: str) -> None:
         """Widen the type of a field to include this type."""
-        before = self.fields.get(name, value_type)
-        is_alike = before in (value_type, "null") or value_type == "null"
+        known_type = self.fields.get(name, value_type)
+        is_alike = known_type in (value_type, "null") or value_type == "null"
         self.fields[name] = value_type if is_alike else "mixed"
 
 
@@ -124,7 +125,7 @@ def _csv_rows(path: str) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     with open_csv(path) as table:
         columns = table.columns
         if not columns:
-            raise InputError(f"{path}: the file has no header", AGAIN)
+            raise InputError(f"{path}: the file has no header", GET_AGAIN)
         if len({*columns}) < len(columns):
             raise InputError(f"{path}: two columns have the same name")
         for rows in table.blocks():
@@ -168,5 +169,5 @@ def _blocks_of_vectors(name: str, dtype: str, vectors: Sequence[Any]) -> Iterato
     """Yield vectors in blocks; vectors of a block have equal length."""
     import numpy
 
-    for _, rows in groupby(vectors, len):
-        yield NumberBlock(name, dtype, None, numpy.stack([*rows]))
+    for _, same_length in groupby(vectors, len):
+        yield NumberBlock(name, dtype, None, numpy.stack([*same_length]))

@@ -1,6 +1,6 @@
 """Parquet: read and write rows as JSON values, and arrays as lists of numbers.
 
-    with opened("reviews.parquet", "reviews.parquet") as table:
+    with open_parquet("reviews.parquet", "reviews.parquet") as table:
         for first, columns in table.columns(["text", "when"]): ...
     with rows_writer(file) as write:
         write([{"id": "a", "input_ids": [101, 102]}])
@@ -26,19 +26,19 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy
 
 from bertcli.errors import BertcliError, InputError, OutputError
-from bertcli.formats.safetensors import AGAIN
+from bertcli.formats.safetensors import GET_AGAIN
 from bertcli.formats.tables import (
-    TYPES,
+    ARROW_TYPES,
     FlatLists,
     Row,
     RowBlocks,
     Spool,
     Table,
     column_order,
-    compact,
     table_of,
+    to_compact_json,
 )
-from bertcli.io.streams import LARGEST_RECORD, on_disk, stop, too_large, unreadable
+from bertcli.io.streams import LARGEST_RECORD, on_disk, raise_error, too_large, unreadable
 from bertcli.versions import install_command
 
 try:
@@ -55,39 +55,43 @@ if TYPE_CHECKING:
 
 ROWS = 1024  # maximum rows decoded together
 ROWS_PER_BLOCK = 4096  # rows converted to columns together
-GROUP = 16 << 20  # bytes of a row group, before compression
-DECODED = 16 << 20  # bytes decoded together, as estimated from column sizes
-AT_ONCE = 1 << 18  # bytes converted to Python objects together
+ROW_GROUP_BYTES = 16 << 20  # before compression
+DECODED_BYTES = 16 << 20  # decoded together, as estimated from column sizes
+CONVERTED_BYTES = 1 << 18  # converted to Python objects together
 
-VECTOR = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")  # a type
-WHOLE = re.compile(r"u?int\d+")  # a type name of integers
-STRINGS = (types.is_string, types.is_large_string, types.is_string_view)
+# Names of Arrow types.
+LISTS_OF_NUMBERS = re.compile(r"((fixed_size_|large_)?list<\w+: )+(u?int|halffloat|float|double)")
+INTEGER_TYPE = re.compile(r"u?int\d+")
+STRING_TYPES = (types.is_string, types.is_large_string, types.is_string_view)
 
 
 # --- Arrow values to JSON values ---
 
 
-def values(array: Any, errors: str = "strict") -> list[Any]:
-    """Return the values of an Arrow array as JSON values."""
-    kind = array.type
-    if any(check(kind) for check in STRINGS):
-        stored = array.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
-        return [None if raw is None else _decoded(raw, errors) for raw in stored]
-    if types.is_timestamp(kind):
+def json_values(column: Any, errors: str = "strict") -> list[Any]:
+    """Return the values of an Arrow column as JSON values.
+
+    ``errors`` is the error handler of UTF-8. Strings that "strict" rejects are returned as bytes.
+    """
+    arrow_type = column.type
+    if any(check(arrow_type) for check in STRING_TYPES):
+        stored = column.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()
+        return [None if raw is None else _text_or_bytes(raw, errors) for raw in stored]
+    if types.is_timestamp(arrow_type):
         from pyarrow import compute
 
-        zone = "%Ez" if kind.tz else ""
-        array = compute.strftime(array, format=f"%Y-%m-%dT%H:%M:%S{zone}")
-    elif types.is_temporal(kind):
-        array = array.cast("string")
-    return [_plain(value) for value in array.to_pylist()]
+        zone = "%Ez" if arrow_type.tz else ""
+        column = compute.strftime(column, format=f"%Y-%m-%dT%H:%M:%S{zone}")
+    elif types.is_temporal(arrow_type):
+        column = column.cast("string")
+    return [_json_value(value) for value in column.to_pylist()]
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_json_value(inner) for inner in value]
     if isinstance(value, float) and math.isnan(value):
         return None
     if value is None or isinstance(value, str | int | float):
@@ -95,7 +99,7 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _decoded(raw: bytes, errors: str) -> str | bytes:
+def _text_or_bytes(raw: bytes, errors: str) -> str | bytes:
     try:
         return raw.decode(errors=errors)
     except UnicodeDecodeError:
@@ -105,7 +109,7 @@ def _decoded(raw: bytes, errors: str) -> str | bytes:
 # --- lists of numbers to NumPy arrays, and back ---
 
 
-def array(column: Any, name: str) -> Array:
+def to_numpy(column: Any, name: str) -> Array:
     """Return a column of numbers, or of (nested) lists of equal length, as one array [n, D...].
 
     Raises ValueError for lists of different lengths.
@@ -113,22 +117,22 @@ def array(column: Any, name: str) -> Array:
     shape = [len(column)]
     while hasattr(column, "flatten") and hasattr(column.type, "value_type"):
         nulls = column.null_count
-        before = len(column)
+        outer_count = len(column)
         size = getattr(column.type, "list_size", 0)
         column = column.flatten()
-        if nulls or (before and len(column) % before):
+        if nulls or (outer_count and len(column) % outer_count):
             raise ValueError(f"column {name!r} has rows of several lengths, or empty ones")
-        shape.append(len(column) // before if before else size)
+        shape.append(len(column) // outer_count if outer_count else size)
     numbers: Array = column.to_numpy(zero_copy_only=False)
     return numbers.reshape(shape)
 
 
 def type_of_array(shape: Sequence[int], dtype: Any) -> Any:
     """Return the Arrow type of a cell that holds an array of this shape."""
-    kind = pyarrow.from_numpy_dtype(dtype)
+    arrow_type = pyarrow.from_numpy_dtype(dtype)
     for size in reversed(shape):
-        kind = pyarrow.list_(kind, size)
-    return kind
+        arrow_type = pyarrow.list_(arrow_type, size)
+    return arrow_type
 
 
 # --- column types, and columns ---
@@ -141,89 +145,92 @@ def type_of(name: str) -> Any:
     return getattr(pyarrow, name)()
 
 
-def array_of(values: Any, kind: Any = None) -> Any:
+def arrow_array(values: Any, arrow_type: Any = None) -> Any:
     """Return values as an Arrow array; numeric NumPy arrays are not copied.
 
     `pyarrow.array` would import pandas to check for pandas data, which takes 1/3 s.
     """
     if not (isinstance(values, numpy.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"):
-        return pyarrow.array(values, kind)
-    own = pyarrow.from_numpy_dtype(values.dtype)
+        return pyarrow.array(values, arrow_type)
+    natural_type = pyarrow.from_numpy_dtype(values.dtype)
     buffer = pyarrow.py_buffer(values.ravel())
-    numbers = pyarrow.Array.from_buffers(own, len(values), [None, buffer])
-    return numbers.cast(kind) if kind else numbers
+    numbers = pyarrow.Array.from_buffers(natural_type, len(values), [None, buffer])
+    return numbers.cast(arrow_type) if arrow_type else numbers
 
 
-def common_type(kind: Any, values: Sequence[Any]) -> Any:
-    """Return an Arrow type that holds values of type ``kind`` and ``values``; text holds anything.
+def common_type(known_type: Any, values: Sequence[Any]) -> Any:
+    """Return an Arrow type that holds ``values`` and all values of the known type.
 
-    None is the type of no values.
+    None is the type of no values. Text holds values that have no other type in common, as JSON.
     """
     try:
-        own = array_of(values).type
-        if types.is_null(own):
-            return kind
-        if kind in (None, own):
-            return own
-        schemas = [pyarrow.schema([("", member)]) for member in (kind, own)]
-        kind = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
+        natural_type = arrow_array(values).type
+        if types.is_null(natural_type):
+            return known_type
+        if known_type in (None, natural_type):
+            return natural_type
+        schemas = [pyarrow.schema([("", member)]) for member in (known_type, natural_type)]
+        known_type = pyarrow.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pyarrow.ArrowException, OverflowError):
         return pyarrow.string()
-    return pyarrow.string() if "struct" in str(kind) else kind  # objects may have different keys
+    if "struct" in str(known_type):  # objects may have different keys
+        return pyarrow.string()
+    return known_type
 
 
-def fits(values: Any, kind: Any) -> bool:
-    """Return True if the Arrow type ``kind`` holds these lists unchanged.
+def fits(values: Any, arrow_type: Any) -> bool:
+    """Return True if an Arrow type holds these lists unchanged.
 
     Integers may be narrowed if they fit. Text is not a list of characters.
     """
     if isinstance(values, FlatLists):
         return True
-    kinds = common_type(None, values), kind
-    natural, ours = (WHOLE.sub("int", str(name)) for name in kinds)
+    natural_type = INTEGER_TYPE.sub("int", str(common_type(None, values)))
+    given_type = INTEGER_TYPE.sub("int", str(arrow_type))
     try:
-        pyarrow.array(values, kind)
+        pyarrow.array(values, arrow_type)
     except (pyarrow.ArrowException, OverflowError):
         return False
-    return natural == ours or "null" in natural  # all lists are empty
+    return natural_type == given_type or "null" in natural_type  # null: all lists are empty
 
 
-def column(values: Any, kind: Any) -> Any:
+def arrow_column(values: Any, arrow_type: Any) -> Any:
     """Return values as a column of an Arrow type.
 
     Lists of fixed size are given as one array [n, D...], or, if there are several per row, as
     arrays [k, D...]. For `FlatLists`, such as list<int32>, numbers of the type's width are not
     copied; unsigned numbers are reinterpreted as signed, which is safe for token ids.
     """
-    if types.is_fixed_size_list(kind):
-        cells = array_of(values.reshape(-1))
+    if types.is_fixed_size_list(arrow_type):
+        cells = arrow_array(values.reshape(-1))
         for size in reversed(values.shape[1:]):
             cells = pyarrow.FixedSizeListArray.from_arrays(cells, size)
         return cells
     if isinstance(values, FlatLists):
         numbers = values.values.view(f"i{values.values.itemsize}")
-        numbers = numbers.astype(kind.value_type.to_pandas_dtype(), copy=False)
-        offsets = array_of(values.offsets.astype("int32"))
-        return pyarrow.ListArray.from_arrays(offsets, array_of(numbers), type=kind)
-    if types.is_list(kind) and isinstance(next(iter(values), None), numpy.ndarray):
+        numbers = numbers.astype(arrow_type.value_type.to_pandas_dtype(), copy=False)
+        offsets = arrow_array(values.offsets.astype("int32"))
+        return pyarrow.ListArray.from_arrays(offsets, arrow_array(numbers), type=arrow_type)
+    if types.is_list(arrow_type) and isinstance(next(iter(values), None), numpy.ndarray):
         ends = pyarrow.array([0, *accumulate(map(len, values))], "int32")
-        inner = column(numpy.concatenate([*values]), kind.value_type)
+        inner = arrow_column(numpy.concatenate([*values]), arrow_type.value_type)
         return pyarrow.ListArray.from_arrays(ends, inner)
-    if kind == pyarrow.string():  # values other than text are written as JSON
+    if arrow_type == pyarrow.string():  # values other than text are written as JSON
         values = [
-            value if value is None or isinstance(value, str) else compact(value) for value in values
+            value if value is None or isinstance(value, str) else to_compact_json(value)
+            for value in values
         ]
-    elif kind == pyarrow.float64():  # Arrow converts no integer above 2**53
+    elif arrow_type == pyarrow.float64():  # Arrow converts no integer above 2**53
         values = [value if value is None else float(value) for value in values]
-    return array_of(values, kind)
+    return arrow_array(values, arrow_type)
 
 
-def file_system(place: str) -> tuple[Any, str]:
+def file_system(uri: str) -> tuple[Any, str]:
     """Return the file system of a URI, with fsspec's methods, and the path within it."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import FileSystem
 
-    system, path = FileSystem.from_uri(place)
+    system, path = FileSystem.from_uri(uri)
     return ArrowFSWrapper(system), path
 
 
@@ -231,15 +238,15 @@ def file_system(place: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def opened(place: str | IO[bytes], path: str) -> Iterator[ParquetTable]:
-    """Open a file; ``path`` is its name in messages. Raises InputError if it cannot be read."""
+def open_parquet(path_or_file: str | IO[bytes], name: str) -> Iterator[ParquetTable]:
+    """Open a file; ``name`` is the file in messages. Raises InputError if it cannot be read."""
     try:
-        with ParquetFile(place) as file:
-            yield ParquetTable(file, path)
+        with ParquetFile(path_or_file) as file:
+            yield ParquetTable(file, name)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as broken:
         if isinstance(broken, OSError) and broken.errno:
-            raise unreadable(path, broken) from None
-        raise InputError(f"{path}: not a readable Parquet file: {broken}", AGAIN) from None
+            raise unreadable(name, broken) from None
+        raise InputError(f"{name}: not a readable Parquet file: {broken}", GET_AGAIN) from None
 
 
 def nested_names(fields: Any) -> Iterator[str]:
@@ -253,9 +260,9 @@ def nested_names(fields: Any) -> Iterator[str]:
 class ParquetTable:
     """The columns of a file. Invalid UTF-8 is returned as bytes, unless ``errors`` is "replace"."""
 
-    def __init__(self, file: Any, path: str) -> None:
+    def __init__(self, file: Any, name: str) -> None:
         self.file = file
-        self.path = path
+        self.name = name
         self.schema = file.schema_arrow
         self.metadata = file.metadata
         self.names: list[str] = self.schema.names
@@ -263,46 +270,51 @@ class ParquetTable:
     def columns(
         self,
         names: Sequence[str],
-        limit: int = LARGEST_RECORD,
-        skip: Callable[[InputError], None] = stop,
+        max_bytes: int = LARGEST_RECORD,
+        skip: Callable[[InputError], None] = raise_error,
         errors: str = "strict",
     ) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-        """Yield row numbers and column values, in parts of any number of rows.
+        """Yield columns of some rows at a time, as JSON values, with the number of the first row.
 
-        Each part has the number of its first row. A row of more bytes than ``limit`` raises
-        InputError, or is passed to ``skip`` and left out.
+        Rows are counted from 1. ``skip`` is called with the error for a row of more than
+        ``max_bytes``, which is left out if it returns.
         """
         number = 1
         for batch in self.batches(names, ROWS):
-            for part in _parts(batch, min(AT_ONCE, limit)):
-                if part.nbytes > limit:
-                    skip(too_large(f"{self.path}:{number}", limit))
+            for rows in _slices(batch, min(CONVERTED_BYTES, max_bytes)):
+                if rows.nbytes > max_bytes:
+                    skip(too_large(f"{self.name}:{number}", max_bytes))
                 else:
-                    yield number, {name: values(part.column(name), errors) for name in names}
-                number += len(part)
+                    yield number, {name: json_values(rows.column(name), errors) for name in names}
+                number += len(rows)
 
-    def arrays(self, name: str, most: int) -> Iterator[Array]:
-        """Yield a column of numbers, or of lists of equal length, as arrays [<= most, D...].
+    def arrays(self, name: str, max_rows: int) -> Iterator[Array]:
+        """Yield a column of numbers, or of lists of equal length, as arrays [<= max_rows, D...].
 
         Raises InputError for a column of lists of different lengths.
         """
-        kind = self.schema.field(name).type
-        if not self.metadata.num_rows and hasattr(kind, "list_size"):
-            yield array(pyarrow.array([], kind), name)
-        for batch in self.batches([name], most):
+        arrow_type = self.schema.field(name).type
+        if not self.metadata.num_rows and hasattr(arrow_type, "list_size"):
+            yield to_numpy(pyarrow.array([], arrow_type), name)
+        for batch in self.batches([name], max_rows):
             try:
-                yield array(batch.column(0), name)
+                yield to_numpy(batch.column(0), name)
             except ValueError as uneven:
-                raise InputError(f"{self.path}: {uneven}") from None
+                raise InputError(f"{self.name}: {uneven}") from None
 
-    def vectors(self, other: Sequence[str], most: int) -> Iterator[tuple[str, str, list[Array]]]:
-        """Yield lists of numbers: column, dtype, and the vectors of at most ``most`` rows.
+    def vectors(
+        self, excluded: Sequence[str], max_rows: int
+    ) -> Iterator[tuple[str, str, list[Array]]]:
+        """Yield lists of numbers: column, dtype, and the vectors of at most ``max_rows`` rows.
 
-        They are the innermost lists, without nulls, of all columns except the ``other`` ones.
+        They are the innermost lists, without nulls, of all columns except the excluded ones.
         """
-        lists_of_numbers = (field.name for field in self.schema if VECTOR.match(str(field.type)))
-        names = [name for name in lists_of_numbers if name not in other]
-        for batch in self.batches(names, most) if names else ():
+        names = [
+            field.name
+            for field in self.schema
+            if LISTS_OF_NUMBERS.match(str(field.type)) and field.name not in excluded
+        ]
+        for batch in self.batches(names, max_rows) if names else ():
             for name in names:
                 lists = batch.column(name)
                 while hasattr(lists.type.value_type, "value_type"):
@@ -310,25 +322,25 @@ class ParquetTable:
                 rows = [row.values.to_numpy(zero_copy_only=False) for row in lists if row.is_valid]
                 yield name, str(lists.type.value_type), rows
 
-    def batches(self, names: Sequence[str], most: int) -> Iterator[Any]:
-        """Yield columns in batches of at most ``most`` rows, fewer if lists or texts are long."""
+    def batches(self, names: Sequence[str], max_rows: int) -> Iterator[Any]:
+        """Yield columns in batches of at most ``max_rows``, fewer if lists or texts are long."""
         for group in range(self.metadata.num_row_groups):
             row_group = self.metadata.row_group(group)
             size = row_group.total_byte_size // max(1, row_group.num_rows)
             for first in islice(self.file.iter_batches(8, [group], list(names)), 1):
                 size = max(size, first.nbytes // len(first))  # repeated texts are stored once
-            step = max(1, min(most, DECODED // max(1, size)))
+            step = max(1, min(max_rows, DECODED_BYTES // max(1, size)))
             yield from self.file.iter_batches(step, row_groups=[group], columns=list(names))
 
 
-def _parts(batch: Any, most: int) -> Iterator[Any]:
-    """Yield slices of a batch with at most ``most`` bytes, or one row."""
-    if len(batch) == 1 or batch.nbytes <= most:
+def _slices(batch: Any, max_bytes: int) -> Iterator[Any]:
+    """Yield slices of a batch with at most ``max_bytes``, or one row."""
+    if len(batch) == 1 or batch.nbytes <= max_bytes:
         yield batch
         return
     half = len(batch) // 2
-    yield from _parts(batch.slice(0, half), most)
-    yield from _parts(batch.slice(half), most)
+    yield from _slices(batch.slice(0, half), max_bytes)
+    yield from _slices(batch.slice(half), max_bytes)
 
 
 # --- writing ---
@@ -356,15 +368,15 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
             if not len(table):
                 headers.append(table)
             for block in blocks.add(table):
-                keep(block)
+                spool_block(block)
 
-        def keep(block: Table) -> None:
+        def spool_block(block: Table) -> None:
             _merge_types(column_types, block)
             spool.add(block)
 
         yield write
-        for block in blocks.rest():
-            keep(block)
+        for block in blocks.remaining():
+            spool_block(block)
         for table in headers:  # their values show the types of columns without rows
             new = {name: table.columns[name] for name in table.columns if name not in column_types}
             _merge_types(column_types, Table(new, 0))
@@ -372,20 +384,21 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
             return
         names = column_order(column_types, first_row)
         columns = {name: column_types[name] or pyarrow.string() for name in names}
-        with columns_writer(file, columns, True) as put:
+        with columns_writer(file, columns, dictionary_columns=True) as write_columns:
             for block in spool:
-                put({name: block.columns.get(name, [None] * len(block)) for name in columns})
+                nulls = [None] * len(block)
+                write_columns({name: block.columns.get(name, nulls) for name in columns})
 
 
 def _merge_types(column_types: dict[str, Any], table: Table) -> None:
     """Widen the column types to include the values of a table."""
     for name, values in table.columns.items():
-        known = column_types.get(name)
-        ours = type_of(TYPES[name]) if name in TYPES else None
-        if ours and known in (None, ours) and fits(values, ours):
-            column_types[name] = ours
+        column_type = column_types.get(name)
+        default_type = type_of(ARROW_TYPES[name]) if name in ARROW_TYPES else None
+        if default_type and column_type in (None, default_type) and fits(values, default_type):
+            column_types[name] = default_type
         else:
-            column_types[name] = common_type(known, values)
+            column_types[name] = common_type(column_type, values)
 
 
 def common_schema(paths: Sequence[str]) -> Any:
@@ -395,7 +408,7 @@ def common_schema(paths: Sequence[str]) -> Any:
     """
     schemas = []
     for path in paths:
-        with on_disk(path) as source, opened(source, path) as table:
+        with on_disk(path) as source, open_parquet(source, path) as table:
             schemas.append(table.schema)
     try:
         schema = pyarrow.unify_schemas(schemas, promote_options="default")
@@ -407,31 +420,31 @@ def common_schema(paths: Sequence[str]) -> Any:
     return schema.with_metadata(schemas[0].metadata)
 
 
-def copy_rows(paths: Sequence[str], chosen: Sequence[Array], schema: Any, file: IO[bytes]) -> None:
+def copy_rows(paths: Sequence[str], masks: Sequence[Array], schema: Any, file: IO[bytes]) -> None:
     """Write the chosen rows of some files as one file with this schema.
 
-    ``chosen`` has a mask, bool [n], for each file; rows beyond the mask are left out. A column that
-    a file does not have is null in its rows.
+    Each file has a mask, bool [n], of the rows to write; rows beyond the mask are left out. A
+    column that a file does not have is null in its rows.
     """
-    waiting = [schema.empty_table()]
+    pending = [schema.empty_table()]
     size = 0
     with ParquetWriter(file, schema) as writer:
-        for path, rows in zip(paths, chosen, strict=True):
+        for path, file_mask in zip(paths, masks, strict=True):
             start = 0
-            with on_disk(path) as source, opened(source, path) as table:
+            with on_disk(path) as source, open_parquet(source, path) as table:
                 for batch in table.batches(table.names, ROWS):
                     mask = numpy.zeros(len(batch), bool)
-                    known = rows[start : start + len(batch)]
+                    known = file_mask[start : start + len(batch)]
                     mask[: len(known)] = known
                     start += len(batch)
-                    kept = pyarrow.Table.from_batches([batch.filter(pyarrow.array(mask))])
-                    waiting.append(kept)
-                    size += kept.nbytes
-                    if size >= GROUP:
-                        writer.write_table(_joined(waiting, schema))
-                        waiting = [schema.empty_table()]
+                    chosen = pyarrow.Table.from_batches([batch.filter(pyarrow.array(mask))])
+                    pending.append(chosen)
+                    size += chosen.nbytes
+                    if size >= ROW_GROUP_BYTES:
+                        writer.write_table(_joined(pending, schema))
+                        pending = [schema.empty_table()]
                         size = 0
-        writer.write_table(_joined(waiting, schema))
+        writer.write_table(_joined(pending, schema))
 
 
 def _joined(tables: Sequence[Any], schema: Any) -> Any:
@@ -440,31 +453,38 @@ def _joined(tables: Sequence[Any], schema: Any) -> Any:
 
 @contextmanager
 def columns_writer(
-    file: IO[bytes], kinds: Mapping[str, Any], repeated: Sequence[str] | bool
+    file: IO[bytes],
+    column_types: Mapping[str, Any],
+    *,
+    dictionary_columns: Sequence[str] | bool,
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes columns of these Arrow types (see `column`).
+    """Yield a function that writes columns of these Arrow types (see `arrow_column`).
 
-    A row group is written when it has `GROUP` bytes. ``repeated`` columns are dictionary-encoded.
+    A row group is written when it has `ROW_GROUP_BYTES`. ``dictionary_columns`` (True: all) store
+    repeated values once.
     """
-    schema = pyarrow.schema([*kinds.items()])
-    waiting, size = [], 0  # tables, and their size in bytes
+    schema = pyarrow.schema([*column_types.items()])
+    pending = []  # tables
+    size = 0  # of all pending tables in bytes
 
     def write(columns: Mapping[str, Any]) -> None:
         nonlocal size
-        cells = [column(columns[name], kind) for name, kind in kinds.items()]
-        waiting.append(pyarrow.table(cells, schema=schema))
-        size += waiting[-1].nbytes
-        if size >= GROUP:
+        cells = [
+            arrow_column(columns[name], arrow_type) for name, arrow_type in column_types.items()
+        ]
+        pending.append(pyarrow.table(cells, schema=schema))
+        size += pending[-1].nbytes
+        if size >= ROW_GROUP_BYTES:
             flush()
 
     def flush() -> None:
         nonlocal size
-        if waiting:
-            writer.write_table(pyarrow.concat_tables(waiting))
-        waiting.clear()
+        if pending:
+            writer.write_table(pyarrow.concat_tables(pending))
+        pending.clear()
         size = 0
 
-    with ParquetWriter(file, schema, use_dictionary=repeated) as writer:
+    with ParquetWriter(file, schema, use_dictionary=dictionary_columns) as writer:
         yield write
         flush()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bertcli.errors import OutputError, option
-from bertcli.formats.tables import Row, cell, lines_of
+from bertcli.formats.tables import Row, cell, without_headers
 
 
 def encoder() -> Callable[[Sequence[Row]], bytes]:
     """Return a function from rows to lines."""
 
     def encode(rows: Sequence[Row]) -> bytes:
-        return "".join(map(to_text, lines_of(rows))).encode()
+        return "".join(map(to_text, without_headers(rows))).encode()
 
     return encode
 

@@ -51,7 +51,13 @@ class FileFormat:
     ``encoder`` returns a function from rows to bytes, for formats that are written row by row.
     ``writer`` is a context manager from an open file to a function that takes rows, for formats
     whose header depends on all rows. If a format has both, ``writer`` writes files and ``encoder``
-    streams. ``reader`` is a `RowReader`; without it, `records.reader` handles the format by name.
+    streams. ``reader`` is a `RowReader`. Without it, `records.reader.READERS` has the reader: those
+    of built-in formats turn whole blocks of lines into records, faster than rows, and need the
+    options of the input, which this package does not know.
+
+    ``vector_writer`` is called with a file open for writing, the name of the format, and the
+    `vector_writer.StoredRows` to write, which it may read several times. ``vector_reader`` is
+    called with a path, and yields the vectors of all records as arrays [<= n, D...] of one dtype.
     """
 
     name: str
@@ -59,7 +65,7 @@ class FileFormat:
     input_suffixes: tuple[str, ...] = ()  # of files that are only read
     holds: Holds = Holds.NOTHING
     has_header: bool = False  # tables have a header even without rows
-    is_streamed: bool = True  # True: text, can be shown on a terminal; False: binary
+    is_text: bool = True  # can be shown on a terminal and cut into lines; False: binary
     needs_seek: bool = False  # read at random offsets: a pipe is copied to disk first
     delimiter: str = ""  # between the cells of a line
     is_json: bool = False
@@ -74,9 +80,9 @@ class FileFormat:
     vector_writer: str = ""
     vector_reader: str = ""
 
-    def can_hold(self, what: Holds) -> bool:
-        """Return True if the format can hold all of this."""
-        return what in self.holds
+    def can_hold(self, contents: Holds) -> bool:
+        """Return True if the format can hold all of these contents."""
+        return contents in self.holds
 
     def require(self) -> None:
         """Raise BertcliError, with the install command, if a pip extra is missing."""
@@ -88,7 +94,7 @@ ROWS_AND_VECTORS = Holds.ROWS | Holds.VECTORS
 ARRAYS_AND_VECTORS = Holds.ARRAYS | Holds.VECTORS | Holds.SEVERAL_VECTORS
 
 # Names of formats that code refers to directly: defaults and special cases.
-FINISHED = "finished"  # rows already encoded by another function
+ENCODED_ROWS = "finished"  # rows already encoded by another function
 CONTENT = "content"  # the complete bytes of a file, already encoded
 JSONL = "jsonl"  # default for pipes, and for stdin with objects
 JSON = "json"  # a single value; in a file, an array of rows
@@ -144,7 +150,7 @@ FORMATS = {
             "npy",
             suffixes=(".npy",),
             holds=ARRAYS_AND_VECTORS,
-            is_streamed=False,
+            is_text=False,
             needs_seek=True,
             writer="arrays:npy_writer",
             vector_writer="vector_writer:write_vectors",
@@ -154,7 +160,7 @@ FORMATS = {
             "npz",
             suffixes=(".npz",),
             holds=ARRAYS_AND_VECTORS | Holds.TERMS | Holds.IDS,
-            is_streamed=False,
+            is_text=False,
             needs_seek=True,
             writer="arrays:npz_writer",
             ragged_writer="ragged npz",
@@ -165,7 +171,7 @@ FORMATS = {
             "safetensors",
             suffixes=(".safetensors",),
             holds=ARRAYS_AND_VECTORS,
-            is_streamed=False,
+            is_text=False,
             needs_seek=True,
             writer="arrays:safetensors_writer",
             ragged_writer="ragged safetensors",
@@ -178,7 +184,7 @@ FORMATS = {
             input_suffixes=(".pq",),
             holds=ROWS_AND_VECTORS | Holds.SEVERAL_VECTORS | Holds.TERMS,
             has_header=True,
-            is_streamed=False,
+            is_text=False,
             needs_seek=True,
             is_columnar=True,
             required_module="parquet",
@@ -197,19 +203,19 @@ FORMATS = {
         FileFormat(
             "ragged npz",
             holds=Holds.ARRAYS,
-            is_streamed=False,
+            is_text=False,
             is_choice=False,
             writer="arrays:ragged_npz_writer",
         ),
         FileFormat(
             "ragged safetensors",
             holds=Holds.ARRAYS,
-            is_streamed=False,
+            is_text=False,
             is_choice=False,
             writer="arrays:ragged_safetensors_writer",
         ),
-        FileFormat(FINISHED, is_choice=False, encoder="writers:finished_encoder"),
-        FileFormat(CONTENT, is_choice=False, encoder="writers:finished_encoder"),
+        FileFormat(ENCODED_ROWS, is_choice=False, encoder="writers:encoded_rows_encoder"),
+        FileFormat(CONTENT, is_choice=False, encoder="writers:encoded_rows_encoder"),
     )
 }
 
@@ -233,7 +239,7 @@ ROWS = names_of(Holds.ROWS)
 ARRAYS = names_of(Holds.ARRAYS)
 VECTORS = names_of(Holds.VECTORS)
 NESTED = names_of(Holds.NESTED)
-BINARY = tuple(entry.name for entry in FORMATS.values() if not entry.is_streamed)
+BINARY = tuple(entry.name for entry in FORMATS.values() if not entry.is_text)
 TABULAR = tuple(entry.name for entry in FORMATS.values() if entry.has_header)
 LINES = (JSONL, TXT)  # formats with additional, faster encoders
 CHOICES = tuple(entry.name for entry in FORMATS.values() if entry.is_choice)

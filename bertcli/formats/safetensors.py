@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import numpy as np
     from _typeshed import ReadableBuffer
 
-NUMPY_OF = {
+NUMPY_DTYPES = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8", "F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip  # BF16 as its bits: NumPy has no bfloat16
-BYTES = {name: int(code[-1]) for name, code in NUMPY_OF.items()}  # per number
-NAMES = {code: name for name, code in NUMPY_OF.items() if name != "BF16"}
-AGAIN = "download or write the file again"
+BYTES_PER_NUMBER = {name: int(code[-1]) for name, code in NUMPY_DTYPES.items()}
+DTYPE_NAMES = {code: name for name, code in NUMPY_DTYPES.items() if name != "BF16"}
+GET_AGAIN = "download or write the file again"
 
 
 class StoredTensor(NamedTuple):
@@ -51,14 +51,14 @@ class StoredTensor(NamedTuple):
         """The number of values."""
         return prod(self.shape)
 
-    def part(self, place: int, count: int) -> StoredTensor:
-        """Return tensor ``place`` of ``count`` tensors that are stacked in this one."""
+    def stacked_tensor(self, index: int, count: int) -> StoredTensor:
+        """Return tensor ``index`` of ``count`` tensors that are stacked along the first axis."""
         if count == 1 or not self.shape:
             return self
         rows = self.shape[0] // count
         inner = self.shape[1:]
         step = self.strides[0] if self.strides else prod(inner)
-        start = self.start + place * rows * step * BYTES.get(self.dtype, 0)
+        start = self.start + index * rows * step * BYTES_PER_NUMBER.get(self.dtype, 0)
         return self._replace(shape=(rows, *inner), nbytes=self.nbytes // count, start=start)
 
 
@@ -72,7 +72,7 @@ def read_header(path: Path, file: IO[bytes] | mmap | None = None) -> list[Stored
     try:
         return tensors_in(path, file)
     except ValueError as broken:
-        raise ModelError(f"{path}: {broken}", AGAIN) from None
+        raise ModelError(f"{path}: {broken}", GET_AGAIN) from None
     except OSError as failed:
         raise ModelError(f"{path}: {failed.strerror or failed}") from None
 
@@ -103,7 +103,10 @@ def tensors_in(
     try:
         tensors = _tensors_of(source, Path())
         for tensor in tensors:
-            if tensor.start != position or tensor.nbytes != tensor.numbers * BYTES[tensor.dtype]:
+            if (
+                tensor.start != position
+                or tensor.nbytes != tensor.numbers * BYTES_PER_NUMBER[tensor.dtype]
+            ):
                 raise ValueError(f"tensor {tensor.name!r} is not where its header says")
             position += tensor.nbytes
     except (AttributeError, KeyError, TypeError) as broken:
@@ -115,15 +118,15 @@ def tensors_in(
 
 def _tensors_of(file: IO[bytes] | mmap, path: Path) -> list[StoredTensor]:
     """Return the tensors of an open file from its header, in the order of their bytes."""
-    data = 8 + int.from_bytes(file.read(8), "little")
-    header = parse(file.read(data - 8))
+    data_start = 8 + int.from_bytes(file.read(8), "little")
+    header = parse(file.read(data_start - 8))
     header.pop("__metadata__", None)
     tensors = []
     for name, entry in header.items():
         start, end = entry["data_offsets"]
-        kind = entry["dtype"]
+        dtype = entry["dtype"]
         shape = tuple(entry["shape"])
-        tensors.append(StoredTensor(name, kind, shape, end - start, path, data + start))
+        tensors.append(StoredTensor(name, dtype, shape, end - start, path, data_start + start))
     return sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes))
 
 
@@ -145,16 +148,16 @@ def write_arrays(
 
     parts = {
         name: (
-            "BF16" if name in bfloat16 else NAMES[array.dtype.str],
+            "BF16" if name in bfloat16 else DTYPE_NAMES[array.dtype.str],
             array.shape,
             [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data],
         )
         for name, array in arrays.items()
     }
-    write_parts(file, parts, {"__metadata__": {"format": "pt"}})
+    write_tensors(file, parts, {"__metadata__": {"format": "pt"}})
 
 
-def write_parts(
+def write_tensors(
     file: IO[bytes],
     tensors: Mapping[str, tuple[str, Sequence[int], Iterable[ReadableBuffer]]],
     metadata: Mapping[str, Any] = {},
@@ -163,14 +166,14 @@ def write_parts(
 
     The widest dtype comes first, so that all tensors are aligned.
     """
-    order = sorted(tensors, key=lambda name: -BYTES[tensors[name][0]])
+    order = sorted(tensors, key=lambda name: -BYTES_PER_NUMBER[tensors[name][0]])
     header = dict(metadata)
-    at = 0
+    offset = 0
     for name in order:
         dtype, shape, _ = tensors[name]
-        end = at + prod(shape) * BYTES[dtype]
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, end]}
-        at = end
+        end = offset + prod(shape) * BYTES_PER_NUMBER[dtype]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     file.write(struct.pack("<Q", len(text)) + text)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = dict[str, Any]
 
-NUMERIC = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
+ID_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
 # Arrow types of our list columns, also used for a user's columns of these names if they fit;
 # otherwise the values determine the type.
-TYPES = {
+ARROW_TYPES = {
     "input_ids": "list<int32>",
     "token_type_ids": "list<int8>",
     "attention_mask": "list<int8>",
@@ -72,8 +72,8 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def lines_of(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without headers."""
+def without_headers(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are not headers."""
     return [row for row in rows if not isinstance(row, TableHeader)]
 
 
@@ -82,7 +82,7 @@ def table_of(rows: Sequence[Row] | Table) -> Table:
     if isinstance(rows, Table):
         return rows
     columns = {name: [row.get(name) for row in rows] for name in fields_of(rows)}
-    return Table(columns, len(lines_of(rows)))
+    return Table(columns, len(without_headers(rows)))
 
 
 class RowBlocks:
@@ -102,12 +102,12 @@ class RowBlocks:
         while len(table) - start >= self.missing:
             self.waiting.append(_slice(table, start, start + self.missing))
             start += self.missing
-            yield from self.rest()
+            yield from self.remaining()
         if start < len(table):
             self.waiting.append(_slice(table, start, len(table)))
             self.missing -= len(table) - start
 
-    def rest(self) -> Iterator[Table]:
+    def remaining(self) -> Iterator[Table]:
         """Yield the remaining rows as a block, if there are any."""
         if self.waiting:
             yield _joined(self.waiting)
@@ -137,16 +137,16 @@ def _joined(tables: Sequence[Table]) -> Table:
     return Table(columns, sum(map(len, tables)))
 
 
-def _joined_column(parts: Sequence[Any]) -> Any:
+def _joined_column(columns: Sequence[Any]) -> Any:
     import numpy as np
 
-    if all(isinstance(part, FlatLists) for part in parts):
-        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    if all(isinstance(column, FlatLists) for column in columns):
+        lengths = np.concatenate([np.diff(column.offsets) for column in columns])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return FlatLists(np.concatenate([part.values for part in parts]), offsets)
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return [value for part in parts for value in _as_list(part)]
+        return FlatLists(np.concatenate([column.values for column in columns]), offsets)
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    return [value for column in columns for value in _as_list(column)]
 
 
 def _as_list(values: Any) -> list[Any]:
@@ -159,7 +159,7 @@ def _as_list(values: Any) -> list[Any]:
 
 
 class Spool:
-    """A temporary store of pickled windows that can be read several times.
+    """A temporary store of blocks of rows, pickled, which can be read several times.
 
     It is an unnamed file, so a kill leaves nothing behind. Must be closed.
     """
@@ -168,9 +168,9 @@ class Spool:
         self.file = TemporaryFile()  # noqa: SIM115 - closed by `close`
         self.close = self.file.close
 
-    def add(self, window: Any) -> None:
-        """Append a window."""
-        pickle.dump(window, self.file, 5)
+    def add(self, block: Any) -> None:
+        """Append a block."""
+        pickle.dump(block, self.file, 5)
 
     def __iter__(self) -> Iterator[Any]:
         end = self.file.seek(0, 2)
@@ -179,13 +179,13 @@ class Spool:
             yield pickle.load(self.file)
 
 
-compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+to_compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def cell(value: Any) -> Any:
     """Return a value as a cell of a text table: lists, objects and booleans become JSON."""
     if isinstance(value, bool | list | tuple | dict):
-        return compact(value)
+        return to_compact_json(value)
     return value
 
 
@@ -201,7 +201,7 @@ def column_order(names: Iterable[str], first_row: Collection[str]) -> list[str]:
     return sorted(names, key=lambda name: name != "id")
 
 
-def refuse_new(rows: Sequence[Row], columns: Sequence[str]) -> None:
+def refuse_new_columns(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Raise OutputError if a row has a field that is not a column of the table."""
     for name in fields_of(rows):
         if name not in columns:

@@ -20,25 +20,28 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from bertcli.errors import ModelError
-from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile
-from bertcli.formats.safetensors import BYTES, StoredTensor
-from bertcli.io.typed_json import AGAIN, is_text
+from bertcli.formats.arrays import ARCHIVE_ERRORS, ZIP_STORED, BadZipFile, ZipFile
+from bertcli.formats.safetensors import BYTES_PER_NUMBER, StoredTensor
+from bertcli.io.typed_json import DOWNLOAD_AGAIN, is_text
 
-LARGEST = 1 << 22  # bytes of the pickles of an old file; 60 KB for BERT
+MAX_PICKLE_BYTES = 1 << 22  # bytes of the pickles of an old file; 60 KB for BERT
 # Keys under which a training checkpoint may store its tensors.
-NESTED = ("state_dict", "model_state_dict", "model", "module")
-DEPTH = 4  # nested dicts; a dict may contain itself
-STORAGES = {
+TENSOR_KEYS = ("state_dict", "model_state_dict", "model", "module")
+MAX_NESTING = 4  # nested dicts; a dict may contain itself
+STORAGE_DTYPES = {
     "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
     "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
     "ByteStorage": "U8", "BoolStorage": "BOOL",
 }  # fmt: skip
-MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the old format
-BROKEN = (*UNREADABLE, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError,
-          ArithmeticError, RecursionError)  # fmt: skip
-Regions = Mapping[str, tuple[int, int]]  # storage key -> (first byte, length)
-# Names besides torch's own that state dicts and training checkpoints refer to.
-NAMES = {
+MAGIC_NUMBER = 0x1950A86A20F9469CFC6C  # of the old format
+VERSION = 1001  # of the old format
+BROKEN_FILE_ERRORS = (
+    *(*ARCHIVE_ERRORS, pickle.UnpicklingError, LookupError, ValueError, TypeError),
+    *(AttributeError, ArithmeticError, RecursionError),
+)
+StorageRegions = Mapping[str, tuple[int, int]]  # storage key -> (first byte, length)
+# Names besides torch's own that state dicts and training checkpoints refer to, without harm.
+HARMLESS_NAMES = {
     "_codecs.encode", "torch.nn.parameter.Parameter", "torch.serialization._get_layout",
     "builtins.set", "builtins.complex", "__builtin__.set", "__builtin__.complex",
 }  # fmt: skip
@@ -47,7 +50,7 @@ NAMES = {
 class Storage(NamedTuple):
     """Numbers stored elsewhere in the file, under a key."""
 
-    kind: str  # the class name
+    class_name: str  # such as FloatStorage
     key: str
     numbers: int
 
@@ -64,7 +67,7 @@ class Tensor(NamedTuple):
 class Opaque(NamedTuple):
     """A placeholder for a class, a function or its result, of which only the name is kept."""
 
-    kind: str
+    class_name: str
 
     def __call__(self, *arguments: Any) -> Opaque:
         """Return a placeholder for the result of a call."""
@@ -110,7 +113,7 @@ def _from_type(function: Callable[..., Any], _: Any, arguments: Any, *__: Any) -
 
 KEY_TYPES = (str, bytes, bool, int, float, type(None), Opaque)
 # name in the file -> function that is called instead
-CALLS: dict[str, Callable[..., Any]] = {
+REPLACEMENTS: dict[str, Callable[..., Any]] = {
     "collections.OrderedDict": _dict,
     "collections.defaultdict": _default_dict,
     "torch._utils._rebuild_tensor": _tensor,
@@ -124,8 +127,8 @@ CALLS: dict[str, Callable[..., Any]] = {
 class PickleReader(pickle._Unpickler):
     """Reads a pickle with a `Tensor` for each tensor. Raises ModelError for code that it would run.
 
-    Nothing is imported, and nothing is called except `CALLS`. It is based on Python's own reader
-    instead of C's, so that attributes can be skipped.
+    Nothing is imported, and nothing is called except `REPLACEMENTS`. It is based on Python's own
+    reader instead of C's, so that attributes can be skipped.
     """
 
     stack: list[Any]
@@ -138,12 +141,13 @@ class PickleReader(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the replacement of a class or a function."""
-        full = f"{module}.{name}"
-        if full in CALLS or full in NAMES or module in ("torch", "torch._utils", "torch._tensor"):
-            return CALLS.get(full, Opaque(name))
+        full_name = f"{module}.{name}"
+        is_of_torch = module in ("torch", "torch._utils", "torch._tensor")
+        if is_of_torch or full_name in REPLACEMENTS or full_name in HARMLESS_NAMES:
+            return REPLACEMENTS.get(full_name, Opaque(name))
         raise ModelError(
-            f"{self.path}: asks to run {full.removeprefix('builtins.')}: refused, and nothing was "
-            "run",
+            f"{self.path}: asks to run {full_name.removeprefix('builtins.')}: refused, and nothing "
+            "was run",
             f"""if you trust where it comes from: load it in Python with
             torch.load({self.path.name!r}, weights_only=False) and save its tensors as
             model.safetensors""",
@@ -154,7 +158,7 @@ class PickleReader(pickle._Unpickler):
         _, dtype, key, _, numbers, *view = pid
         if any(view):
             raise ValueError("an id that is not of a whole storage")
-        return self.storages.setdefault(checked_key(key), Storage(dtype.kind, key, numbers))
+        return self.storages.setdefault(checked_key(key), Storage(dtype.class_name, key, numbers))
 
     def _set_item(self) -> None:
         value = self.stack.pop()
@@ -203,45 +207,52 @@ def read_torch(path: Path) -> list[StoredTensor]:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(2)
-            if start not in (b"PK", b"\x80\2", b"\x80\3", b"\x80\4"):
+            magic = file.read(2)
+            if magic not in (b"PK", b"\x80\2", b"\x80\3", b"\x80\4"):
                 raise ValueError("it is neither a zip nor a pickle")
-            content, regions = (_read_zip if start == b"PK" else _read_old)(path, file)
+            read = _read_zip if magic == b"PK" else _read_old
+            content, regions = read(path, file)
     except OSError as failed:
-        raise ModelError(f"{path}: {failed.strerror or failed}", AGAIN) from None
-    except BROKEN as broken:
-        why = broken if isinstance(broken, BadZipFile | ValueError) else "its pickle is broken"
+        raise ModelError(f"{path}: {failed.strerror or failed}", DOWNLOAD_AGAIN) from None
+    except BROKEN_FILE_ERRORS as broken:
+        reason = broken if isinstance(broken, BadZipFile | ValueError) else "its pickle is broken"
         raise ModelError(
-            f"{path}: not a whole file of tensors that torch.save wrote: {why}", AGAIN
+            f"{path}: not a whole file of tensors that torch.save wrote: {reason}", DOWNLOAD_AGAIN
         ) from None
-    for _ in range(DEPTH):
+    for _ in range(MAX_NESTING):
         if isinstance(content, dict):
-            inner = (content[key] for key in NESTED if isinstance(content.get(key), dict))
+            inner = (content[key] for key in TENSOR_KEYS if isinstance(content.get(key), dict))
             content = next(inner, content)
     if not isinstance(content, dict) or not all(map(is_text, content)):
         raise ModelError(f"{path}: expected tensors by name")
-    return [_located(path, name, tensor, regions) for name, tensor in content.items()]
+    return [_stored_tensor(path, name, tensor, regions) for name, tensor in content.items()]
 
 
-def _located(path: Path, name: str, tensor: Any, regions: Regions) -> StoredTensor:
-    """Return the location of a tensor. Raises ModelError if its bytes are not all there."""
-    owner = tensor.storage if isinstance(tensor, Tensor) else tensor
-    kind = getattr(owner, "kind", type(owner).__name__)
-    if not isinstance(owner, Storage) or owner is tensor or kind not in STORAGES:
-        raise ModelError(f"{path}: {name} is a {kind}, not a plain tensor")
-    dtype = STORAGES[kind]
-    _, offset, shape, strides = tensor
-    width = BYTES[dtype]
-    start, length = regions.get(owner.key, (0, -1))
-    if not (_are_counts(shape) and _are_counts(strides) and _are_counts((owner.numbers, offset))):
-        raise ModelError(f"{path}: {name} has no shape that a tensor can have", AGAIN)
-    last = offset + sum((count - 1) * step for count, step in zip(shape, strides, strict=False))
-    inside = prod(shape) <= owner.numbers and (last < owner.numbers or not prod(shape))
-    if len(shape) != len(strides) or not inside or length != owner.numbers * width:
-        raise ModelError(f"{path}: {name} has fewer bytes than its shape needs", AGAIN)
+def _stored_tensor(path: Path, name: str, tensor: Any, regions: StorageRegions) -> StoredTensor:
+    """Return a tensor with its location. Raises ModelError if its bytes are not all there."""
+    if not isinstance(tensor, Tensor) or not isinstance(tensor.storage, Storage):
+        value = tensor.storage if isinstance(tensor, Tensor) else tensor
+        class_name = getattr(value, "class_name", type(value).__name__)
+        raise ModelError(f"{path}: {name} is a {class_name}, not a plain tensor")
+    storage = tensor.storage
+    if storage.class_name not in STORAGE_DTYPES:
+        raise ModelError(f"{path}: {name} is a {storage.class_name}, not a plain tensor")
+    dtype = STORAGE_DTYPES[storage.class_name]
+    offset = tensor.offset
+    shape = tensor.shape
+    strides = tensor.strides
+    width = BYTES_PER_NUMBER[dtype]
+    start, length = regions.get(storage.key, (0, -1))
+    if not (_are_counts(shape) and _are_counts(strides) and _are_counts((storage.numbers, offset))):
+        raise ModelError(f"{path}: {name} has no shape that a tensor can have", DOWNLOAD_AGAIN)
+    steps = zip(shape, strides, strict=False)
+    last_number = offset + sum((count - 1) * stride for count, stride in steps)
+    inside = prod(shape) <= storage.numbers and (last_number < storage.numbers or not prod(shape))
+    if len(shape) != len(strides) or not inside or length != storage.numbers * width:
+        raise ModelError(f"{path}: {name} has fewer bytes than its shape needs", DOWNLOAD_AGAIN)
     nbytes = prod(shape) * width
-    first = start + offset * width
-    return StoredTensor(name, dtype, tuple(shape), nbytes, path, first, tuple(strides))
+    first_byte = start + offset * width
+    return StoredTensor(name, dtype, tuple(shape), nbytes, path, first_byte, tuple(strides))
 
 
 def _are_counts(values: Any) -> bool:
@@ -252,40 +263,40 @@ def _are_counts(values: Any) -> bool:
     )
 
 
-def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
-    """Read a file of torch 1.6 and later."""
+def _read_zip(path: Path, file: IO[bytes]) -> tuple[Any, StorageRegions]:
+    """Return the content of a file of torch 1.6 and later, and where its storages are."""
     pickled = b""
     regions = {}
     with ZipFile(file) as archive:
         for member in archive.infolist():
-            _, _, part = member.filename.partition("/")
+            _, _, path_in_archive = member.filename.partition("/")
             if member.compress_type != ZIP_STORED:
                 raise BadZipFile(f"{member.filename} is compressed, which torch never does")
             with archive.open(member) as opened:
-                regions[part.removeprefix("data/")] = file.tell(), member.file_size
-                if part == "data.pkl":
+                regions[path_in_archive.removeprefix("data/")] = file.tell(), member.file_size
+                if path_in_archive == "data.pkl":
                     pickled = opened.read()
     return PickleReader(io.BytesIO(pickled), path).load(), regions
 
 
-def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, Regions]:
-    """Read a file of torch before 1.6."""
+def _read_old(path: Path, file: IO[bytes]) -> tuple[Any, StorageRegions]:
+    """Return the content of a file of torch before 1.6, and where its storages are."""
     size = os.fstat(file.fileno()).st_size
     file.seek(0)
-    head = io.BytesIO(file.read(LARGEST))
-    readers = [PickleReader(head, path) for _ in range(5)]
+    pickles = io.BytesIO(file.read(MAX_PICKLE_BYTES))
+    readers = [PickleReader(pickles, path) for _ in range(5)]
     magic, version, _, content, keys = (reader.load() for reader in readers)
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC_NUMBER or version != VERSION:
         raise ValueError("it does not begin as torch's files do")
     regions = {}
-    at = head.tell()
+    position = pickles.tell()
     for key in keys:
-        width = BYTES[STORAGES[readers[3].storages[checked_key(key)].kind]]
-        file.seek(at)
+        width = BYTES_PER_NUMBER[STORAGE_DTYPES[readers[3].storages[checked_key(key)].class_name]]
+        file.seek(position)
         length = int.from_bytes(file.read(8), "little") * width
-        at += 8
-        if length > size - at:
+        position += 8
+        if length > size - position:
             raise ValueError("its storages are truncated")
-        regions[key] = at, length
-        at += length
+        regions[key] = position, length
+        position += length
     return content, regions

@@ -1,11 +1,11 @@
 """Read vectors from files, in blocks of rows.
 
-    for block in stored("out.npy"):           # [n, D], of the file's own type
-    for block in floats("out.int8.parquet"):  # float32, through the ranges in its manifest
+    for block in read_vectors("out.npy"): ...  # [n, D], of the file's own dtype
+    for block in read_float_vectors("out.parquet"): ...  # float32, also if they are stored as int8
 
 NPY, NPZ and safetensors: the array `embeddings`, or the only array. JSONL, CSV and Parquet: the
-field `embedding`; a line of JSONL may also be a list. A block has at most ROWS rows, and memory is
-limited to one block.
+field `embedding`; a line of JSONL may also be a list. A block has at most ROWS_PER_BLOCK rows, and
+memory is limited to one block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bertcli.errors import InputError, option
 from bertcli.formats.arrays import array_in, open_arrays
 from bertcli.formats.delimited import open_csv
-from bertcli.formats.jsonl import array_of, objects_of, read_arrays
+from bertcli.formats.jsonl import array_of, located_objects, read_arrays
 from bertcli.formats.precision import OF_BYTES, PRECISIONS, RANGED, restore
 from bertcli.formats.registry import (
     FORMATS,
@@ -37,7 +37,7 @@ from bertcli.formats.registry import VECTORS as VECTOR_FORMATS
 from bertcli.io.output_files import OutputFiles
 from bertcli.io.paths import manifest_beside
 from bertcli.io.printable import listed
-from bertcli.io.publish import OTHER_FOLDER, unwritable
+from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
 from bertcli.io.streams import suffix_of, unreadable
 from bertcli.io.typed_json import NOTHING, JsonObject, is_regular, read_object
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-ROWS = 2048  # per block
+ROWS_PER_BLOCK = 2048
 
 # Array names.
 ARRAY = "embeddings"
@@ -73,15 +73,15 @@ SAME_MODEL = (
 )
 
 
-def stored(path: str) -> Iterator[Array]:
-    """Yield the vectors of a file in blocks [<= ROWS, D...]; ``-`` is JSONL from stdin.
+def read_vectors(path: str) -> Iterator[Array]:
+    """Yield the vectors of a file in blocks [<= n, D...] of one dtype; ``-`` is JSONL from stdin.
 
     Raises InputError for a file that cannot be read, or contains no vectors of equal length.
     """
     seen = 0
     shape = None
     try:
-        for block in load(FORMATS[form_of(path)].vector_reader)(path):
+        for block in load(FORMATS[vector_format_of(path)].vector_reader)(path):
             shape = shape or block.shape[1:]
             if not shape or block.dtype.kind not in "fiu":
                 raise InputError(
@@ -98,7 +98,7 @@ def stored(path: str) -> Iterator[Array]:
         raise unreadable(path, failed) from None
 
 
-def floats(path: str, dim: int = 0) -> Iterator[Array]:
+def read_float_vectors(path: str, dim: int = 0) -> Iterator[Array]:
     """Yield vectors as float32. Vectors of lower precision are restored with their manifest.
 
     ``dim`` is the number of dimensions packed into bits. Raises InputError for byte vectors without
@@ -107,10 +107,10 @@ def floats(path: str, dim: int = 0) -> Iterator[Array]:
     manifest = manifest_of(path)
     ranges = None
     precision = manifest.choice("precision", PRECISIONS)
-    ends = manifest.object("ranges")
+    limits = manifest.object("ranges")
     with suppress(KeyError, TypeError, ValueError, OverflowError):  # rejected below, if needed
-        ranges = np.array([ends["min"], ends["max"]], np.float32)
-    for block in stored(path):
+        ranges = np.array([limits["min"], limits["max"]], np.float32)
+    for block in read_vectors(path):
         if block.dtype.kind == "f":
             yield block.astype(np.float32, copy=False)
         elif precision in OF_BYTES:
@@ -124,20 +124,19 @@ def floats(path: str, dim: int = 0) -> Iterator[Array]:
             )
 
 
-def vectors_in(path: str, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-    """Yield vectors as `floats` does, one per text: [<= ROWS, dim].
+def read_text_vectors(path: str, dim: int, *, any_model: bool = False) -> Iterator[Array]:
+    """Yield vectors as `read_float_vectors` does, one per text: [<= n, dim].
 
-    Raises InputError for another number of dimensions, unless ``of_others`` allows vectors of other
-    models.
+    Raises InputError for another number of dimensions, unless vectors of ``any_model`` are allowed.
     """
-    for block in floats(path, dim):
-        if block.ndim != 2 or not (of_others or block.shape[1] == dim):
+    for block in read_float_vectors(path, dim):
+        if block.ndim != 2 or not (any_model or block.shape[1] == dim):
             sizes = " x ".join(map(str, block.shape[1:]))
             raise InputError(f"{path}: has {sizes} dimensions, and the model {dim}", SAME_MODEL)
         yield block
 
 
-def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
+def memory_mapped(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
     """Return all rows [n, D...] in a memory-mapped temporary file, for random access.
 
     The file has no name, so a kill leaves nothing behind. Raises OutputError if the disk is full.
@@ -154,7 +153,7 @@ def put_aside(blocks: Iterable[Array], dtype: Any = np.float32) -> Array:
             if count * math.prod(shape):
                 return np.memmap(file, dtype, "r", shape=(count, *shape))
     except OSError as failed:
-        raise unwritable(gettempdir(), failed, OTHER_FOLDER) from None
+        raise unwritable(gettempdir(), failed, FREE_TEMP_SPACE) from None
     return np.zeros((count, *shape), dtype)
 
 
@@ -166,29 +165,29 @@ def manifest_of(path: str) -> JsonObject:
     return NOTHING if path == "-" else read_object(manifest_beside(Path(path)), InputError)
 
 
-def form_of(path: str) -> str:
+def vector_format_of(path: str) -> str:
     """Return the format of a file by its suffix. Raises InputError if it cannot hold vectors."""
     if path == "-":
         return JSONL
-    form = (INPUT_SUFFIXES | OUTPUT_SUFFIXES).get(suffix_of(path), "")
-    if form not in VECTOR_FORMATS:
+    file_format = (INPUT_SUFFIXES | OUTPUT_SUFFIXES).get(suffix_of(path), "")
+    if file_format not in VECTOR_FORMATS:
         known = ", ".join(VECTOR_FORMATS)
         raise InputError(f"{path}: unknown format of vectors", f"known: {known}")
-    return form
+    return file_format
 
 
 def array_vectors(path: str) -> Iterator[Array]:
     """Yield the rows of the array of an NPY, NPZ or safetensors file."""
-    with open_arrays(path, path, form_of(path)) as arrays:
+    with open_arrays(path, path, vector_format_of(path)) as arrays:
         array = array_in(arrays, path, ARRAY)
         yield np.zeros((0, *array.shape[1:]), array.dtype)  # width and type, even without rows
-        for block in array.blocks(ROWS):
+        for block in array.blocks(ROWS_PER_BLOCK):
             yield block if block.size else block[:0]
 
 
 def json_vectors(path: str) -> Iterator[Array]:
     """Yield the vectors in lines of JSON."""
-    return read_arrays(path, VECTOR, ROWS)
+    return read_arrays(path, VECTOR, ROWS_PER_BLOCK)
 
 
 def csv_vectors(path: str) -> Iterator[Array]:
@@ -204,27 +203,29 @@ def csv_vectors(path: str) -> Iterator[Array]:
 
 def parquet_vectors(path: str) -> Iterator[Array]:
     """Yield the vectors in a column of Parquet."""
-    with parquet_table(path, VECTOR) as table:
-        yield from table.arrays(VECTOR, ROWS)
+    with open_parquet_columns(path, VECTOR) as table:
+        yield from table.arrays(VECTOR, ROWS_PER_BLOCK)
 
 
 @contextmanager
-def parquet_table(path: str, *names: str) -> Iterator[ParquetTable]:
-    """Open a Parquet file. Raises InputError if it has no column of one of these names."""
-    from bertcli.formats.parquet import opened
+def open_parquet_columns(path: str, *columns: str) -> Iterator[ParquetTable]:
+    """Open a Parquet file. Raises InputError unless it has one column of each of these names."""
+    from bertcli.formats.parquet import open_parquet
 
-    with opened(path, path) as table:
-        for name in names:
+    with open_parquet(path, path) as table:
+        for name in columns:
             _require_column(name, table.names, f"{path}: column")
         yield table
 
 
-def _require_column(name: str, columns: Sequence[str], what: str) -> None:
-    """Raise InputError unless one column has this name. ``what`` begins the message."""
+def _require_column(name: str, columns: Sequence[str], location: str) -> None:
+    """Raise InputError unless exactly one column has this name. ``location`` begins the message."""
     if name not in columns:
-        raise InputError(f"{what} {name!r} not found", f"available: {listed(columns)}")
+        raise InputError(f"{location} {name!r} not found", f"available: {listed(columns)}")
     if (count := [*columns].count(name)) > 1:
-        raise InputError(f"{what} {name!r} is there {count} times", "give each column its own name")
+        raise InputError(
+            f"{location} {name!r} is there {count} times", "give each column its own name"
+        )
 
 
 # --- several vectors of a text, or its terms ---
@@ -235,96 +236,96 @@ Lists = list[np.ndarray]
 
 
 class TermReader(Protocol):
-    """The vocabulary whose tokens are terms."""
+    """A vocabulary, as needed to read terms, which are its tokens."""
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token; None if it is not in the vocabulary."""
 
 
-def stored_lists(path: str, names: TermReader | None = None) -> Iterator[Lists]:
+def read_vector_lists(path: str, vocabulary: TermReader | None = None) -> Iterator[Lists]:
     """Yield lists of the token vectors [L, D] of texts.
 
-    With ``names``, yield the terms [k, 2] that `bertcli embed --sparse` wrote: ids and weights.
+    With a vocabulary, yield the terms [k, 2] that `bertcli embed --sparse` wrote: ids and weights.
     Raises InputError for a file that contains none.
     """
-    entry = FORMATS[form_of(path)]
-    if not entry.can_hold(Holds.TERMS if names else Holds.SEVERAL_VECTORS):
-        what = "weights of terms" if names else "vectors of tokens"
+    entry = FORMATS[vector_format_of(path)]
+    if not entry.can_hold(Holds.TERMS if vocabulary else Holds.SEVERAL_VECTORS):
+        what = "weights of terms" if vocabulary else "vectors of tokens"
         raise InputError(f"{path}: {entry.name} holds no {what}")
     if entry.is_json:
-        return _lists_of_json(path, names)
+        return _lists_of_json(path, vocabulary)
     if entry.is_columnar:
-        return _terms_of_parquet(path) if names else _lists_of_parquet(path)
-    return _terms_of_matrix(path) if names else _lists_of_array(path)
+        return _terms_of_parquet(path) if vocabulary else _lists_of_parquet(path)
+    return _terms_of_matrix(path) if vocabulary else _lists_of_array(path)
 
 
-def _lists_of_json(path: str, names: TermReader | None) -> Iterator[Lists]:
-    for objects in objects_of(path):
-        if names:
-            yield [_terms_of_object(row, where, names) for where, row in objects]
+def _lists_of_json(path: str, vocabulary: TermReader | None) -> Iterator[Lists]:
+    for objects in located_objects(path):
+        if vocabulary:
+            yield [_terms_of_object(row, where, vocabulary) for where, row in objects]
         else:
-            yield [_rows_of(row.get(VECTORS), where) for where, row in objects]
+            yield [_matrix_of(row.get(VECTORS), where) for where, row in objects]
 
 
 def _lists_of_parquet(path: str) -> Iterator[Lists]:
-    with parquet_table(path, VECTORS) as table:
+    with open_parquet_columns(path, VECTORS) as table:
         for _, columns in table.columns((VECTORS,)):
-            yield [_rows_of(vectors, path) for vectors in columns[VECTORS]]
+            yield [_matrix_of(vectors, path) for vectors in columns[VECTORS]]
 
 
 def _terms_of_parquet(path: str) -> Iterator[Lists]:
-    with parquet_table(path, INDICES, VALUES) as table:
+    with open_parquet_columns(path, INDICES, VALUES) as table:
         for _, columns in table.columns((INDICES, VALUES)):
             texts = zip(columns[INDICES], columns[VALUES], strict=True)
-            yield [_rows_of(terms, path).T for terms in texts]
+            yield [_matrix_of(terms, path).T for terms in texts]
 
 
 def _lists_of_array(path: str) -> Iterator[Lists]:
-    vectors = np.asarray(put_aside(floats(path)))
-    ends = _ends_in_index(path)
-    if ends[-1] > len(vectors):
+    vectors = np.asarray(memory_mapped(read_float_vectors(path)))
+    offsets = _row_offsets_in_index(path)
+    if offsets[-1] > len(vectors):
         raise InputError(f"{path}: has fewer rows than its texts", MAKE_AGAIN)
-    yield from _texts(vectors, ends)
+    yield from _split_by_text(vectors, offsets)
 
 
-def _ends_in_index(path: str) -> list[int]:
+def _row_offsets_in_index(path: str) -> list[int]:
     """Return the row offsets of texts [n + 1], from the index beside an array file.
 
     Raises InputError if the index does not contain them.
     """
-    place = OutputFiles(Path(path)).index
-    if not is_regular(place, InputError, MAKE_AGAIN):
-        raise InputError(f"{place}: file not found; it says which rows are whose", MAKE_AGAIN)
-    ends = [0]
-    for rows in objects_of(str(place)):
+    index = OutputFiles(Path(path)).index
+    if not is_regular(index, InputError, MAKE_AGAIN):
+        raise InputError(f"{index}: file not found; it says which rows are whose", MAKE_AGAIN)
+    offsets = [0]
+    for rows in located_objects(str(index)):
         for where, row in rows:
             start = row.get(START)
             stop = row.get(STOP)
-            if start != ends[-1] or not isinstance(stop, int) or stop < start:
+            if start != offsets[-1] or not isinstance(stop, int) or stop < start:
                 raise InputError(f"{where}: not the rows behind those of the text before")
-            ends.append(stop)
-    return ends
+            offsets.append(stop)
+    return offsets
 
 
-def _texts(rows: Array, ends: Sequence[int]) -> Iterator[Lists]:
-    """Yield lists of the rows of texts; ``ends`` [n + 1] are their row offsets."""
-    for at in range(0, len(ends) - 1, ROWS):
-        first, *stops = ends[at : at + ROWS + 1]
+def _split_by_text(rows: Array, offsets: Sequence[int]) -> Iterator[Lists]:
+    """Yield lists of the rows of each text; ``offsets`` [n + 1] are those of the texts' rows."""
+    for start in range(0, len(offsets) - 1, ROWS_PER_BLOCK):
+        first, *stops = offsets[start : start + ROWS_PER_BLOCK + 1]
         yield np.split(rows[first : stops[-1]], np.array(stops[:-1], int) - first)
 
 
-def _terms_of_object(row: Mapping[str, Any], where: str, names: TermReader) -> np.ndarray:
+def _terms_of_object(row: Mapping[str, Any], where: str, vocabulary: TermReader) -> np.ndarray:
     """Return the terms of a JSON object."""
     terms = row.get(TERMS)
     if not isinstance(terms, dict):
         raise InputError(f"{where}: no weights in the field {TERMS!r}")
-    ids = [names.id_of(token) for token in terms]
+    ids = [vocabulary.id_of(token) for token in terms]
     if None in ids:
         raise InputError(f"{where}: terms that are not in the vocabulary of this model")
-    return _rows_of([ids, list(terms.values())], where).T
+    return _matrix_of([ids, list(terms.values())], where).T
 
 
-def _rows_of(value: Any, where: str) -> np.ndarray:
+def _matrix_of(value: Any, where: str) -> np.ndarray:
     """Return lists of numbers, all of equal length, as an array."""
     try:
         rows = np.array(value, np.float32)
@@ -337,16 +338,16 @@ def _rows_of(value: Any, where: str) -> np.ndarray:
 
 def _terms_of_matrix(path: str) -> Iterator[Lists]:
     """Yield the rows of a sparse matrix, as `scipy.sparse.save_npz` writes it."""
-    with open_arrays(path, path, form_of(path)) as arrays:
+    with open_arrays(path, path, vector_format_of(path)) as arrays:
         for name in CSR_ARRAYS:
             if name not in arrays:
                 raise InputError(f"{path}: array {name!r} not found", "a CSR matrix has it")
         stored = [arrays[name]() for name in CSR_ARRAYS]
-        ids, weights, ends = (
+        ids, weights, offsets = (
             np.concatenate([np.zeros(0, array.dtype), *array.blocks()]) for array in stored
         )
-    whole = len(ids) == len(weights) and len(ends) and ends[0] == 0 and ends[-1] == len(ids)
-    if not whole or (np.diff(ends) < 0).any():
+    is_complete = len(offsets) and offsets[0] == 0 and offsets[-1] == len(ids)
+    if not is_complete or len(ids) != len(weights) or (np.diff(offsets) < 0).any():
         raise InputError(f"{path}: its arrays are not those of a CSR matrix", MAKE_AGAIN)
     terms = np.stack([ids, weights], 1).astype(np.float32)
-    yield from _texts(terms, ends.astype(int).tolist())
+    yield from _split_by_text(terms, offsets.astype(int).tolist())

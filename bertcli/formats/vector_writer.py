@@ -8,8 +8,8 @@
 - The vectors of a record's tokens or words are in the field vectors: in JSONL after the tokens or
   words, in Parquet as a list of fixed-size lists. CSV does not support them.
 - Weights of terms are in the field terms in JSONL: tokens and their weights, in descending order.
-  Parquet has the columns indices and values, lists of equal length. In `Rows`, a text has one row
-  per term: token id and weight.
+  Parquet has the columns indices and values, lists of equal length. In `StoredRows`, a text has one
+  row per term: token id and weight.
 - CSV and Parquet have the columns id, n_tokens, truncated (0 if nothing was truncated), all carried
   fields, and embedding, which is a JSON list in CSV and a fixed-size list in Parquet.
 - Parquet has row groups of at least 16 MB. A column with objects, or with values of several types,
@@ -31,11 +31,11 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bertcli.formats.arrays import ArrayParts, write_arrays
+from bertcli.formats.arrays import ArrayToWrite, write_arrays
 from bertcli.formats.jsonl import json_of, to_lines
 from bertcli.formats.precision import RANGED, quantize, ranges_of
 from bertcli.formats.registry import FORMATS, Holds
-from bertcli.formats.tables import NumbersText, TableHeader, compact, fields_of
+from bertcli.formats.tables import NumbersText, TableHeader, fields_of, to_compact_json
 from bertcli.formats.vector_files import (
     ARRAY,
     DIGEST,
@@ -63,20 +63,21 @@ CHUNK_BYTES = 8 << 20  # of vectors, read at once
 MAX_CHUNK_ROWS = 8192
 TERM_TYPES = {INDICES: "list<int32>", VALUES: "list<float32>"}  # of the rows of a text
 RECORDS_PER_WRITE = 256  # encoded as text together, which needs 3 times their memory
-FIRST = ("id", "n_tokens", "truncated")
-PIECES = {  # the units of several vectors -> Arrow types, which empty lists do not show
+RECORD_COLUMNS = ("id", "n_tokens", "truncated")
+UNIT_COLUMNS = {  # the units of several vectors -> Arrow types, which empty lists do not show
     "tokens": "list<string>",
     "words": "list<string>",
     "offsets": "list<list<int32>>",
     "sequence_ids": "list<int8>",
 }
-WRITTEN = (*FIRST, VECTOR)  # output fields, which no carried field may be called
-WRITTEN_OF_MANY = (*FIRST, *PIECES, VECTORS, START, STOP)  # for several vectors per record
-WRITTEN_OF_TERMS = (*FIRST, TERMS, INDICES, VALUES, START, STOP)
+# Output fields, which no carried field may be called.
+VECTOR_FIELDS = (*RECORD_COLUMNS, VECTOR)
+SEVERAL_VECTORS_FIELDS = (*RECORD_COLUMNS, *UNIT_COLUMNS, VECTORS, START, STOP)
+TERM_FIELDS = (*RECORD_COLUMNS, TERMS, INDICES, VALUES, START, STOP)
 
 
 class TermWriter(Protocol):
-    """The vocabulary whose tokens are terms."""
+    """A vocabulary, as needed to write terms, which are its tokens."""
 
     @property
     def width(self) -> int:
@@ -87,8 +88,12 @@ class TermWriter(Protocol):
 
 
 @dataclass(frozen=True)
-class Fields:
-    """The output fields of some records besides their vectors, as columns; None: no values."""
+class OutputFields:
+    """What is written of a block of records beside their vectors, as columns; None: no values.
+
+    A run appends its attributes as a line of JSON to the run folder with each block of vectors. It
+    is not a `Table`, whose columns all have values: the formats show missing ones differently.
+    """
 
     count: int  # of records
     id: Sequence[Any] | None = None
@@ -101,11 +106,11 @@ class Fields:
     @property
     def names(self) -> list[str]:
         """The column names in tables, in the order of first appearance."""
-        return [*FIRST, *fields_of(filter(None, self.others or ()))]
+        return [*RECORD_COLUMNS, *fields_of(filter(None, self.others or ()))]
 
     def column(self, name: str) -> Any:
         """Return the values of a column; 0 if nothing was truncated."""
-        if name in FIRST:
+        if name in RECORD_COLUMNS:
             return getattr(self, name)
         return [(row or {}).get(name) for row in self.others or repeat(None, self.count)]
 
@@ -118,25 +123,26 @@ class Fields:
             repeat(None, self.count) if column is None else column
             for column in (self.id, values, self.n_tokens, self.truncated, self.others)
         )
-        for key, value, length, cut, other in zip(*cells, strict=False):
+        for key, value, n_tokens, truncated, other in zip(*cells, strict=False):
             row: Row = {} if key is None else {ID: key}
             if name in ("", VECTORS) and other:
-                row |= {piece: other[piece] for piece in PIECES if piece in other}
+                row |= {unit: other[unit] for unit in UNIT_COLUMNS if unit in other}
             if name:
                 row[name] = value
-            if length is not None:
-                row["n_tokens"] = length
-            if cut:
-                row["truncated"] = cut
+            if n_tokens is not None:
+                row["n_tokens"] = n_tokens
+            if truncated:
+                row["truncated"] = truncated
             yield row | other if other else row
 
 
 @dataclass(frozen=True)
-class Rows:
-    """All rows of a run, which can be read several times.
+class StoredRows:
+    """The vectors and `OutputFields` of all records of a run, which are read from its run folder.
 
-    The number of rows in a chunk depends only on their shape, so that the output does not depend on
-    how they were written.
+    They are files and not a `Table`, because they may be larger than memory, and are read several
+    times: for the ranges of int8, for column types, and to write them. The number of rows in a
+    chunk depends only on their shape, so the output does not depend on how they were stored.
     """
 
     folder: Path
@@ -144,12 +150,12 @@ class Rows:
     records: int
     shape: tuple[int, ...]
     precision: str
-    many: bool = False  # True: a record may have several rows
-    ids: bool = False  # True: an archive has the ids of records
-    terms: TermWriter | None = None  # the vocabulary, if rows are terms of texts
+    has_several_rows: bool = False  # a record may have several rows
+    with_ids: bool = False  # an archive has the ids of records
+    vocabulary: TermWriter | None = None  # of the terms, if rows are terms of texts
 
     @cached_property
-    def step(self) -> int:
+    def rows_per_chunk(self) -> int:
         """The number of rows in a chunk."""
         return min(MAX_CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, 4 * math.prod(self.shape))))
 
@@ -158,60 +164,62 @@ class Rows:
         """The minimum and maximum of each dimension for int8 [2, D]; None if not needed."""
         if self.precision not in RANGED:
             return None
-        return ranges_of(self.raw()) if self.count else np.zeros((2, *self.shape), np.float32)
+        return (
+            ranges_of(self.float_chunks()) if self.count else np.zeros((2, *self.shape), np.float32)
+        )
 
-    def raw(self) -> Iterator[np.ndarray]:
-        """Yield the computed vectors: float32 [<= step, D...]."""
+    def float_chunks(self) -> Iterator[np.ndarray]:
+        """Yield the computed vectors: float32 [<= rows_per_chunk, D...]."""
         with open(self.folder / RAW_VECTORS, "rb") as file:
-            for start in range(0, self.count, self.step):
-                yield self._read(file, min(self.step, self.count - start))
+            for start in range(0, self.count, self.rows_per_chunk):
+                yield self._read_rows(file, min(self.rows_per_chunk, self.count - start))
 
-    def vectors(self) -> Iterator[np.ndarray]:
-        """Yield the vectors in output precision: [<= step, D...]."""
-        return map(self._converted, self.raw())
+    def vector_chunks(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in output precision: [<= rows_per_chunk, D...]."""
+        return map(self._quantized, self.float_chunks())
 
-    def fields(self) -> Iterator[Fields]:
+    def fields(self) -> Iterator[OutputFields]:
         """Yield the other fields of some records, in the order written."""
         with open(self.folder / FIELDS, "rb") as lines:
             for line in lines:
-                yield Fields(**parse(line))
+                yield OutputFields(**parse(line))
 
-    def texts_of_ids(self) -> Iterator[list[str]]:
+    def ids_as_text(self) -> Iterator[list[str]]:
         """Yield lists of record ids as strings: numbers as in JSON, missing ids as ""."""
         for fields in self.fields():
             ids = ("" if key is None else key for key in fields.id or [None] * fields.count)
-            yield [key if isinstance(key, str) else compact(key) for key in ids]
+            yield [key if isinstance(key, str) else to_compact_json(key) for key in ids]
 
-    def portions(self) -> Iterator[tuple[Fields, Vectors]]:
-        """Yield the other fields of records, and the vectors of each: [D...], or [k, D...]."""
+    def blocks(self) -> Iterator[tuple[OutputFields, Vectors]]:
+        """Yield the fields and vectors ([D...] or [k, D...] each) of blocks of records."""
         with open(self.folder / RAW_VECTORS, "rb") as file:
             for fields in self.fields():
                 sizes = fields.sizes or [1] * fields.count
-                vectors = self._converted(self._read(file, sum(sizes)))
-                yield fields, _split(vectors, sizes) if self.many else vectors
+                vectors = self._quantized(self._read_rows(file, sum(sizes)))
+                yield fields, _split_by_record(vectors, sizes) if self.has_several_rows else vectors
 
-    def _converted(self, vectors: np.ndarray) -> np.ndarray:
+    def _quantized(self, vectors: np.ndarray) -> np.ndarray:
         return quantize(vectors, self.precision, self.ranges)
 
-    def _read(self, file: IO[bytes], rows: int) -> np.ndarray:
+    def _read_rows(self, file: IO[bytes], rows: int) -> np.ndarray:
         flat = np.fromfile(file, "<f4", rows * math.prod(self.shape))
         return flat.reshape(rows, *self.shape)
 
     def shape_and_dtype(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return the shape and dtype of all output vectors together."""
-        if self.terms:
-            return (self.records, self.terms.width), np.dtype(np.float32)
-        sample = self._converted(np.zeros((1, *self.shape), np.float32))
+        if self.vocabulary:
+            return (self.records, self.vocabulary.width), np.dtype(np.float32)
+        sample = self._quantized(np.zeros((1, *self.shape), np.float32))
         return (self.count, *sample.shape[1:]), sample.dtype
 
 
-def _split(vectors: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+def _split_by_record(vectors: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     """Return the vectors [T, D] split by record, [size, D] each."""
     ends = accumulate(sizes)
     return [vectors[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
-def write_index(rows: Rows, path: Path, *, with_fields: bool) -> None:
+def write_index(rows: StoredRows, path: Path, *, with_fields: bool) -> None:
     """Write an index from records to their rows, with their fields unless the output has them."""
     row = 0
     with open(path, "wb", opener=opener(None)) as file:
@@ -221,7 +229,7 @@ def write_index(rows: Rows, path: Path, *, with_fields: bool) -> None:
             sizes = fields.sizes or repeat(1)
             for record, size, digest in zip(fields.rows(), sizes, digests, strict=False):
                 entry: Row = {ROW: row}
-                if rows.many and not with_fields:
+                if rows.has_several_rows and not with_fields:
                     entry = {ID: None, START: row, STOP: row + size} | record
                 elif not with_fields:
                     entry = {ROW: row, ID: None} | record
@@ -233,100 +241,111 @@ def write_index(rows: Rows, path: Path, *, with_fields: bool) -> None:
         sync(file)
 
 
-def write_vectors(file: IO[bytes], form: str, rows: Rows) -> None:
-    """Write vectors, or terms as a sparse matrix [n, V] like `scipy.sparse.save_npz`, and ids."""
+def write_vectors(file: IO[bytes], file_format: str, rows: StoredRows) -> None:
+    """Write vectors, or terms as a sparse matrix [n, V] like `scipy.sparse.save_npz`, and ids.
+
+    The format is npy, npz or safetensors.
+    """
     shape, dtype = rows.shape_and_dtype()
-    arrays = {ARRAY: _array(dtype.str, shape, rows.vectors())}
-    if rows.terms:
+    arrays = {ARRAY: _array_to_write(dtype.str, shape, rows.vector_chunks())}
+    if rows.vocabulary:
+        token_ids = (terms[:, 0] for terms in rows.vector_chunks())
+        weights = (terms[:, 1] for terms in rows.vector_chunks())
         counts = chain.from_iterable(fields.sizes or () for fields in rows.fields())
         ends = accumulate(counts, initial=0)
         arrays = {
-            "indices": _array("<i4", (rows.count,), (terms[:, 0] for terms in rows.vectors())),
-            "data": _array("<f4", (rows.count,), (terms[:, 1] for terms in rows.vectors())),
-            "indptr": _array("<i8", (shape[0] + 1,), ends),
-            "shape": _array("<i8", (len(shape),), [shape]),
-            "format": _array("|S3", (), [b"csr"]),
+            "indices": _array_to_write("<i4", (rows.count,), token_ids),
+            "data": _array_to_write("<f4", (rows.count,), weights),
+            "indptr": _array_to_write("<i8", (shape[0] + 1,), ends),
+            "shape": _array_to_write("<i8", (len(shape),), [shape]),
+            "format": _array_to_write("|S3", (), [b"csr"]),
         }
-    if rows.ids and FORMATS[form].can_hold(Holds.IDS):
-        longest = max(map(len, chain.from_iterable(rows.texts_of_ids())), default=0)
-        arrays[IDS] = _array(f"<U{max(1, longest)}", shape[:1], rows.texts_of_ids())
-    write_arrays(file, form, arrays)
+    if rows.with_ids and FORMATS[file_format].can_hold(Holds.IDS):
+        longest = max(map(len, chain.from_iterable(rows.ids_as_text())), default=0)
+        arrays[IDS] = _array_to_write(f"<U{max(1, longest)}", shape[:1], rows.ids_as_text())
+    write_arrays(file, file_format, arrays)
 
 
-def _array(kind: str, shape: tuple[int, ...], parts: Iterable[Any]) -> ArrayParts:
-    return ArrayParts(kind, shape, (np.asarray(part, kind).tobytes() for part in parts))
+def _array_to_write(dtype: str, shape: tuple[int, ...], blocks: Iterable[Any]) -> ArrayToWrite:
+    """Return an array to write, from blocks of its numbers."""
+    return ArrayToWrite(dtype, shape, (np.asarray(block, dtype).tobytes() for block in blocks))
 
 
 def text_rows(
-    form: str,
-    fields: Fields,
+    file_format: str,
+    fields: OutputFields,
     vectors: Vectors,
-    terms: TermWriter | None = None,
+    vocabulary: TermWriter | None = None,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
     """Yield rows for JSONL or CSV of records with one vector each, or several, [k, D...].
 
-    In JSONL, a record may have weights of ``terms``, [k, 2], instead. In CSV every row has all
+    With a vocabulary, the vectors are terms [k, 2], for JSONL. In CSV every row has all
     ``columns``, by default those of any row.
     """
-    if FORMATS[form].has_header:
+    if FORMATS[file_format].has_header:
         columns = (*(columns or fields.names), VECTOR)
         cells = map(fields.column, columns[:-1])
         rows = zip(*cells, map(NumbersText, json_of(vectors)), strict=True)
         return (dict(zip(columns, row, strict=True)) for row in rows)
-    values: Iterable[Any] = map(terms.of, vectors) if terms else map(NumbersText, json_of(vectors))
-    return fields.rows(TERMS if terms else VECTORS if isinstance(vectors, list) else VECTOR, values)
+    if vocabulary:
+        return fields.rows(TERMS, map(vocabulary.of, vectors))
+    name = VECTORS if isinstance(vectors, list) else VECTOR
+    return fields.rows(name, map(NumbersText, json_of(vectors)))
 
 
-def write_text(file: IO[bytes], form: str, rows: Rows) -> None:
-    """Write all records as JSON, one per line, or as a text table."""
-    is_table = FORMATS[form].has_header
+def write_text(file: IO[bytes], file_format: str, rows: StoredRows) -> None:
+    """Write all records as JSON Lines or, for formats with a header, as a text table."""
+    is_table = FORMATS[file_format].has_header
     names = (fields.names for fields in rows.fields()) if is_table else ()
-    columns = [*dict.fromkeys(chain(FIRST, *names))]
-    with writer_of(form)(file) as write:
+    columns = [*dict.fromkeys(chain(RECORD_COLUMNS, *names))]
+    with writer_of(file_format)(file) as write:
         if is_table and not rows.count:
             write([TableHeader.fromkeys([*columns, VECTOR])])
-        for fields, vectors in rows.portions():
-            records = text_rows(form, fields, vectors, rows.terms, columns)
-            while some := [*islice(records, RECORDS_PER_WRITE)]:
-                write(some)
+        for fields, vectors in rows.blocks():
+            records = text_rows(file_format, fields, vectors, rows.vocabulary, columns)
+            while block := [*islice(records, RECORDS_PER_WRITE)]:
+                write(block)
 
 
-def write_parquet(file: IO[bytes], form: str, rows: Rows) -> None:
+def write_parquet(file: IO[bytes], file_format: str, rows: StoredRows) -> None:
     """Write all records as Parquet, with column types that hold all values."""
     from bertcli.formats import parquet
 
-    fields_types = _types_of_fields(rows)
-    if rows.terms:
+    field_types = _types_of_fields(rows)
+    if rows.vocabulary:
         vector_types = {name: parquet.type_of(type_) for name, type_ in TERM_TYPES.items()}
     else:
         shape, dtype = rows.shape_and_dtype()
         vector = parquet.type_of_array(shape[1:], dtype)
-        vector_types = {VECTORS: parquet.pyarrow.list_(vector)} if rows.many else {VECTOR: vector}
-    with parquet.columns_writer(file, fields_types | vector_types, [*fields_types]) as write:
-        for fields, vectors in rows.portions():
-            columns: dict[str, Any] = {name: fields.column(name) for name in fields_types}
-            if rows.terms:
+        vector_types = (
+            {VECTORS: parquet.pyarrow.list_(vector)} if rows.has_several_rows else {VECTOR: vector}
+        )
+    column_types = field_types | vector_types
+    with parquet.columns_writer(file, column_types, dictionary_columns=[*field_types]) as write:
+        for fields, vectors in rows.blocks():
+            columns: dict[str, Any] = {name: fields.column(name) for name in field_types}
+            if rows.vocabulary:
                 columns[INDICES] = [terms[:, 0] for terms in vectors]
                 columns[VALUES] = [terms[:, 1] for terms in vectors]
             else:
-                columns[VECTORS if rows.many else VECTOR] = vectors
+                columns[VECTORS if rows.has_several_rows else VECTOR] = vectors
             write(columns)
 
 
-def _types_of_fields(rows: Rows) -> dict[str, Any]:
+def _types_of_fields(rows: StoredRows) -> dict[str, Any]:
     """Return the Arrow types of the columns besides the vectors, which hold the values of all rows.
 
     Columns with objects, or without any value, are text.
     """
     from bertcli.formats import parquet
 
-    types: dict[str, Any] = dict.fromkeys(FIRST)
-    types |= dict.fromkeys(FIRST[1:], parquet.type_of("int64"))
+    types: dict[str, Any] = dict.fromkeys(RECORD_COLUMNS)
+    types |= dict.fromkeys(RECORD_COLUMNS[1:], parquet.type_of("int64"))
     for fields in rows.fields():
         for name in fields.names:
-            if rows.many and name in PIECES:
-                types[name] = parquet.type_of(PIECES[name])
+            if rows.has_several_rows and name in UNIT_COLUMNS:
+                types[name] = parquet.type_of(UNIT_COLUMNS[name])
             else:
                 types[name] = parquet.common_type(types.get(name), fields.column(name))
     text = parquet.type_of("string")

@@ -5,7 +5,7 @@
 
 Files that are replaced atomically are written by `runs.row_run`.
 
-A writer takes the rows of one window per call. If there are no rows, a `tables.TableHeader`
+A writer takes some rows per call. If there are no rows, a `tables.TableHeader`
 provides the columns of the empty file. Rows of JSON Lines become one JSON array in a file with the
 suffix .json, and lines otherwise; "json" is a single row.
 """
@@ -24,7 +24,7 @@ from typing import IO, Any
 from bertcli.errors import OutputError, PipeClosed, UsageError, option
 from bertcli.formats.jsonl import JsonArrayFile
 from bertcli.formats.registry import (
-    FINISHED,
+    ENCODED_ROWS,
     FORMATS,
     INPUT_SUFFIXES,
     JSON,
@@ -36,14 +36,14 @@ from bertcli.formats.registry import (
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
 from bertcli.io.publish import unwritable
-from bertcli.io.streams import packed, suffix_of
+from bertcli.io.streams import compressing, suffix_of
 from bertcli.io.system_calls import silence
 
-Write = Callable[[Sequence[Any]], None]  # takes rows
-Writer = Callable[[IO[bytes]], AbstractContextManager[Write]]
+Write = Callable[[Sequence[Any]], None]  # takes rows: `tables.Row`, or a `Table` of columns
+Writer = Callable[[IO[bytes]], AbstractContextManager[Write]]  # takes an open file
 
-COMPARED = 1 << 18  # bytes per read
-JSON_LINES = (JSONL, FINISHED)  # formats whose rows become an array in a .json file
+BYTES_PER_READ = 1 << 18  # bytes per read
+JSON_LINES = (JSONL, ENCODED_ROWS)  # formats whose rows become an array in a .json file
 
 
 def format_of(path: Path) -> str:
@@ -56,35 +56,35 @@ def format_of(path: Path) -> str:
 
 
 def refuse_other_suffix(
-    path: Path, form: str, suffixes: Mapping[str, str] = OUTPUT_SUFFIXES
+    path: Path, file_format: str, suffixes: Mapping[str, str] = OUTPUT_SUFFIXES
 ) -> None:
-    """Raise UsageError if the suffix of a file belongs to a format other than ``form``."""
+    """Raise UsageError if the suffix of a file belongs to another format."""
     suffix = suffix_of(path)
-    written = suffixes.get(suffix, form)
-    of_suffix = INPUT_SUFFIXES.get(suffix, written)
-    chosen = FORMATS.get(form)
-    expected = FORMATS.get(of_suffix)
-    if chosen and chosen.is_streamed and suffix in FORMATS[TXT].suffixes:
+    written_format = suffixes.get(suffix, file_format)
+    suffix_format = INPUT_SUFFIXES.get(suffix, written_format)
+    entry = FORMATS.get(file_format)
+    suffix_entry = FORMATS.get(suffix_format)
+    if entry and entry.is_text and suffix in FORMATS[TXT].suffixes:
         return
-    if chosen and chosen.written_as == written:
+    if entry and entry.written_as == written_format:
         return
-    if expected and expected.written_as == form:
+    if suffix_entry and suffix_entry.written_as == file_format:
         raise UsageError(
-            f"{path}: {suffix} is a JSON array, not {form}",
-            f"name the file .{form} for a row per line, or leave out {option('format')}",
+            f"{path}: {suffix} is a JSON array, not {file_format}",
+            f"name the file .{file_format} for a row per line, or leave out {option('format')}",
         )
-    if written != form:
+    if written_format != file_format:
         raise UsageError(
-            f"{path}: {suffix} is the suffix of {of_suffix}, not of {form}",
-            f"leave out {option('format')}, or name the file .{form}",
+            f"{path}: {suffix} is the suffix of {suffix_format}, not of {file_format}",
+            f"leave out {option('format')}, or name the file .{file_format}",
         )
 
 
 @contextmanager
-def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield the file to write rows to; for .json, one that stores lines as a JSON array."""
+def json_array_file(path: Path | None, file_format: str, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield ``file``, or for .json and rows of JSON, a file that stores them as a JSON array."""
     is_array = path is not None and suffix_of(path) in FORMATS[JSON].suffixes
-    if not is_array or form not in JSON_LINES:
+    if not is_array or file_format not in JSON_LINES:
         yield file
         return
     array: Any = JsonArrayFile(file)
@@ -94,50 +94,50 @@ def json_array(path: Path | None, form: str, file: IO[bytes]) -> Iterator[IO[byt
 
 @contextmanager
 def open_writer(
-    path: Path | None, form: str, *, inputs: Sequence[str | Path] = ()
+    path: Path | None, file_format: str, *, inputs: Sequence[str | Path] = ()
 ) -> Iterator[Write]:
     """Yield a function that writes rows in this format to a device, a pipe, or stdout (None).
 
     Raises OutputError if the path is one of the ``inputs``, or cannot be written.
     """
     refuse_inputs(inputs, ["-" if path is None else path])
-    make = writer_of(form)
+    writer = writer_of(file_format)
     with (
         open_output(path) as file,
-        json_array(path, form, file) as rows_file,
-        make(rows_file) as write,
+        json_array_file(path, file_format, file) as rows_file,
+        writer(rows_file) as write,
     ):
         yield write
 
 
 @contextmanager
-def same_file_writer(path: Path, form: str) -> Iterator[Write]:
+def same_file_writer(path: Path, file_format: str) -> Iterator[Write]:
     """Yield a writer for an existing output file, for a command that is resumed after finishing.
 
     Raises OutputError at the end unless the written bytes equal the file.
     """
     with TemporaryFile() as file:
         with (
-            packed(path, file) as inner,
-            json_array(path, form, inner) as rows_file,
-            writer_of(form, to_file=True)(rows_file) as write,
+            compressing(path, file) as inner,
+            json_array_file(path, file_format, inner) as rows_file,
+            writer_of(file_format, to_file=True)(rows_file) as write,
         ):
             yield write
         file.seek(0)
-        with path.open("rb") as before:
-            while (block := file.read(COMPARED)) == before.read(COMPARED):
+        with path.open("rb") as existing:
+            while (block := file.read(BYTES_PER_READ)) == existing.read(BYTES_PER_READ):
                 if not block:
                     return
     raise OutputError(f"{path}: already exists, with other content", "give another name")
 
 
-def writer_of(form: str, *, to_file: bool = False) -> Writer:
+def writer_of(file_format: str, *, to_file: bool = False) -> Writer:
     """Return the writer of a format.
 
     A stream is flushed after each call. The bytes of a file do not depend on the number of rows per
     call.
     """
-    entry = FORMATS[form]
+    entry = FORMATS[file_format]
     if entry.writer and (to_file or not entry.encoder):
         writer: Writer = load(entry.writer)
         return writer
@@ -156,16 +156,17 @@ def writer_of(form: str, *, to_file: bool = False) -> Writer:
     return encoding_writer
 
 
-def finished_encoder() -> Callable[[Sequence[bytes]], bytes]:
+def encoded_rows_encoder() -> Callable[[Sequence[bytes]], bytes]:
     """Return a function that joins rows that are bytes already."""
     return b"".join
 
 
-class _Shown:
+class _TerminalFile:
     """A terminal as an output file. Each write must consist of complete lines of UTF-8."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.flush = file, file.flush
+        self.file = file
+        self.flush = file.flush
 
     def write(self, lines: bytes) -> None:
         """Show lines with unsafe characters replaced, except tabs and line ends."""
@@ -174,23 +175,23 @@ class _Shown:
 
 
 @contextmanager
-def open_output(path: Path | None, *, drawn: bool = False) -> Iterator[IO[bytes]]:
+def open_output(path: Path | None, *, is_drawn: bool = False) -> Iterator[IO[bytes]]:
     """Yield the device or pipe to write to. None is stdout.
 
-    A pipe receives the data unchanged, a terminal its `printable` form, unless the data are
-    ``drawn`` for a terminal.
+    A pipe receives the bytes unchanged. On a terminal, they are shown as `printable` text, unless
+    ``is_drawn``: they were made for a terminal and contain its control sequences.
     """
     try:
         if path is None and sys.stdout is None:
             raise OutputError("stdout is closed", "give -o FILE, or leave stdout open")
         if path is None:
             stdout: Any = sys.stdout.buffer
-            if sys.stdout.isatty() and not drawn:
-                stdout = _Shown(stdout)
+            if sys.stdout.isatty() and not is_drawn:
+                stdout = _TerminalFile(stdout)
             yield stdout
             sys.stdout.buffer.flush()
         else:
-            with open(path, "wb") as file, packed(path, file) as inner:
+            with open(path, "wb") as file, compressing(path, file) as inner:
                 yield inner
     except BrokenPipeError:
         silence(sys.stdout.fileno())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertcli.embedding.options import parse_layers
 from bertcli.errors import BertcliError, InputError, ModelError, UsageError, option
-from bertcli.formats.tables import compact
+from bertcli.formats.tables import to_compact_json
 from bertcli.inspection.folder import FolderReport
 from bertcli.io.paths import refuse_inputs
 from bertcli.io.printable import printable
@@ -158,7 +158,7 @@ def html_page(name: str, heading: str, title: str, content: Any) -> bytes:
     from importlib.resources import files
     from string import Template
 
-    data = compact(content)
+    data = to_compact_json(content)
     # Texts must not end the script element.
     for character in "<\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError
-from bertcli.formats.arrays import UNREADABLE
+from bertcli.formats.arrays import ARCHIVE_ERRORS
 from bertcli.formats.number_fields import NumberBlock, NumberFields
 from bertcli.formats.registry import FORMATS, VECTORS
-from bertcli.formats.safetensors import AGAIN
+from bertcli.formats.safetensors import GET_AGAIN
 from bertcli.io.paths import manifest_beside
-from bertcli.io.streams import PACKED, suffix_of, unreadable
+from bertcli.io.streams import COMPRESSED_SUFFIXES, suffix_of, unreadable
 from bertcli.io.typed_json import is_regular, read_object
 
 
@@ -56,7 +56,7 @@ FORMAT_BY_SUFFIX = {
     for suffix in file_format.suffixes
     if file_format.name in VECTORS
 }
-FILE_SUFFIXES = (*FORMAT_BY_SUFFIX, *PACKED)
+FILE_SUFFIXES = (*FORMAT_BY_SUFFIX, *COMPRESSED_SUFFIXES)
 
 
 class ArrayStatistics:
@@ -136,15 +136,15 @@ def inspect_file(path: Path) -> FileReport:
             raise InputError(f"{path}: file not found", "check the path")
         report = FileReport(path, suffix[1:], path.stat().st_size)
         if report.bytes == 0 and not (file_format.is_json and manifest_beside(path).exists()):
-            raise InputError(f"{path}: the file is empty", AGAIN)
+            raise InputError(f"{path}: the file is empty", GET_AGAIN)
         for block in contents.blocks():
             array = statistics.setdefault(block.name, ArrayStatistics(block))
             if block.numbers is not None:
                 array.add(block.numbers)
     except OSError as failed:
         raise unreadable(str(path), failed) from None
-    except UNREADABLE as broken:
-        raise InputError(f"{path}: broken or truncated: {broken}", AGAIN) from None
+    except ARCHIVE_ERRORS as broken:
+        raise InputError(f"{path}: broken or truncated: {broken}", GET_AGAIN) from None
     report.records = contents.records
     report.fields = contents.fields
     report.arrays = [array.to_json() for array in statistics.values()]

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bertcli.errors import OutputError
-from bertcli.io.system_calls import MOVES_OPEN_FILES, hold, is_at, open_lock
+from bertcli.io.system_calls import MOVES_OPEN_FILES, leads_to, open_lock, try_lock
 
 LOCK = "bertcli.lock"
 ATTEMPTS = 100  # to lock a folder that other processes remove meanwhile
@@ -66,8 +66,8 @@ def _hold(lock: Path, output: Path, check: Callable[[], object], locks: list[int
             locks.append(open_lock(lock))
         except FileNotFoundError:  # the process that held the lock has removed its folder
             continue
-        is_held = hold(locks[0])
-        if is_held is not False and is_at(lock, locks[0]):
+        is_held = try_lock(locks[0])
+        if is_held is not False and leads_to(lock, locks[0]):
             return is_held is True
         os.close(locks.pop())
         if is_held is False:

@@ -37,16 +37,26 @@ from bertcli.io.publish import move, replacing, unwritable
 from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import BadJsonError, parse, read_bytes
 
-MANIFEST, INDEX, RUN = ".manifest.json", ".index.jsonl", ".run"  # suffixes of the output's name
-JOURNAL, RAW_VECTORS, FIELDS = "journal", "vectors", "fields"
-NEW_OUTPUT, NEW_INDEX, SAVING = "output", "index", "saving"
-NEW_TEXTS, NEW_ROWS = "texts", "rows"  # files of a search index
+# Suffixes of the output's name.
+MANIFEST = ".manifest.json"
+INDEX = ".index.jsonl"
+RUN = ".run"
+
+# Files of the run folder.
+JOURNAL = "journal"
+RAW_VECTORS = "vectors"
+FIELDS = "fields"
+NEW_OUTPUT = "output"
+NEW_INDEX = "index"
+SAVING = "saving"
+NEW_TEXTS = "texts"  # of a search index
+NEW_ROWS = "rows"  # of a search index
 RUN_FILES = (JOURNAL, RAW_VECTORS, FIELDS, NEW_OUTPUT, NEW_INDEX, SAVING, NEW_TEXTS, NEW_ROWS)
 
 MANIFEST_KEYS = {"fingerprint", "shard"}  # every manifest of an output has one of them
 INDEX_KEYS = {"row", "start"}  # every row of an index has one of them
-LONGEST_INDEX_ROW = 1 << 20  # bytes
-CHOOSE_ANOTHER = "move it away, or choose another output"
+MAX_INDEX_ROW_BYTES = 1 << 20
+OTHER_OUTPUT_HINT = "move it away, or choose another output"
 
 
 class OutputFiles:
@@ -77,26 +87,26 @@ class OutputFiles:
     def read_manifest(self) -> dict[str, Any]:
         """Return the manifest, or {} if there is none. Raises OutputError if it is not ours."""
         try:
-            raw = read_bytes(self.manifest, OutputError, CHOOSE_ANOTHER)
+            raw = read_bytes(self.manifest, OutputError, OTHER_OUTPUT_HINT)
         except OutputError as unreadable:
-            raise OutputError(str(unreadable), CHOOSE_ANOTHER) from None
+            raise OutputError(str(unreadable), OTHER_OUTPUT_HINT) from None
         if raw is None:
             return {}
-        manifest = object_in(raw)
+        manifest = object_or_empty(raw)
         if not MANIFEST_KEYS & manifest.keys():
             raise not_ours(self.manifest)
         return manifest
 
     def has_own_index(self) -> bool:
-        """Return True if there is an index of rows; False for no file, or one that is not ours."""
+        """Return True if there is an index that a run wrote; False for no file or another one."""
         try:
             if not stat.S_ISREG(os.lstat(self.index).st_mode):  # opening a pipe would block
                 return False
             with self.index.open("rb") as file:
-                first_line = file.readline(LONGEST_INDEX_ROW)
+                first_line = file.readline(MAX_INDEX_ROW_BYTES)
         except OSError:
             return False
-        return not first_line or bool(INDEX_KEYS & object_in(first_line).keys())
+        return not first_line or bool(INDEX_KEYS & object_or_empty(first_line).keys())
 
     def refuse_foreign_files(self, *, manifest: bool, index: bool) -> None:
         """Raise OutputError if a manifest or an index to be replaced is not ours."""
@@ -204,10 +214,10 @@ class OutputFiles:
 
 def not_ours(path: Path) -> OutputError:
     """Return the error for a file or folder beside an output that is not ours."""
-    return OutputError(f"{path}: was not made by bertcli", CHOOSE_ANOTHER)
+    return OutputError(f"{path}: was not made by bertcli", OTHER_OUTPUT_HINT)
 
 
-def object_in(raw: bytes | None) -> dict[str, Any]:
+def object_or_empty(raw: bytes | None) -> dict[str, Any]:
     """Return the object in a JSON text; {} for any other content."""
     try:
         value = None if raw is None else parse(raw)

@@ -23,7 +23,7 @@ from bertcli.errors import ModelError, OutputError, option
 
 Identity = tuple[int, int] | str  # device and inode, or the path of a file to be created
 
-HINT = "write to another place, or move the input away"
+OTHER_PATH_HINT = "write to another place, or move the input away"
 
 
 def input_name(path: str | Path) -> str:
@@ -35,7 +35,7 @@ def input_name(path: str | Path) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        return name.encode(errors=ESCAPES).decode()
+        return name.encode(errors=ESCAPE_ERRORS).decode()
     return name
 
 
@@ -59,8 +59,8 @@ def _escaped_byte(error: UnicodeError) -> tuple[str, int]:
     return escape, error.start + 1
 
 
-ESCAPES = "bertcli.escapes"
-codecs.register_error(ESCAPES, _escaped_byte)
+ESCAPE_ERRORS = "bertcli.escapes"
+codecs.register_error(ESCAPE_ERRORS, _escaped_byte)
 
 
 def refuse_inputs(inputs: Iterable[str | Path], outputs: Sequence[str | Path]) -> None:
@@ -73,7 +73,7 @@ def refuse_inputs(inputs: Iterable[str | Path], outputs: Sequence[str | Path]) -
         if _identity(path, sys.stdin) in output_identities:
             output = "stdout" if outputs[0] == "-" else outputs[0]
             name = input_name(path)
-            raise OutputError(f"{output}: the input {name} would be overwritten", HINT)
+            raise OutputError(f"{output}: the input {name} would be overwritten", OTHER_PATH_HINT)
 
 
 def _identity(path: str | Path, stream: Any) -> Identity | None:
@@ -88,9 +88,9 @@ def _identity(path: str | Path, stream: Any) -> Identity | None:
     return None
 
 
-def beside(path: Path, end: str) -> Path:
-    """Return the path of a side file, which has this suffix: ``end``."""
-    return path.with_name(path.name + end)
+def beside(path: Path, suffix: str) -> Path:
+    """Return the path of a side file, whose name is that of ``path`` with this suffix."""
+    return path.with_name(path.name + suffix)
 
 
 def manifest_beside(path: Path) -> Path:
@@ -98,9 +98,9 @@ def manifest_beside(path: Path) -> Path:
     return beside(Path(os.path.realpath(path)), ".manifest.json")
 
 
-def making(path: Path, end: str = "bertcli") -> Path:
-    """Return the hidden path of an unfinished file or folder."""
-    return path.with_name(f".{path.name}.{end}.tmp")
+def unfinished_path(path: Path, tag: str = "bertcli") -> Path:
+    """Return the hidden path beside ``path`` of an unfinished file or folder."""
+    return path.with_name(f".{path.name}.{tag}.tmp")
 
 
 HIDDEN = "***"
@@ -127,11 +127,11 @@ class WatchedFiles:
     """Files that must not change while they are mapped."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self.before = {path: _version_of(path) for path in paths}
+        self.versions = {path: _version_of(path) for path in paths}
 
     def refuse_changes(self) -> None:
         """Raise ModelError if a file has changed, because results may be wrong then."""
-        for path, version in self.before.items():
+        for path, version in self.versions.items():
             if _version_of(path) != version:
                 raise ModelError(
                     f"{path}: was changed while it was in use",

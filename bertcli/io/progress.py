@@ -10,29 +10,29 @@ from typing import NamedTuple, Protocol, TypeVar
 from bertcli.errors import Messages, PrintedLog
 
 
-class Ran(NamedTuple):
-    """A step in which the model has run over some texts and tokens.
+class BatchDone(NamedTuple):
+    """A step in which the model has run over a batch of texts and tokens.
 
-    ``before`` is the number of texts that an earlier run had done.
+    ``earlier_texts`` is the number of texts that an earlier run had done.
     """
 
     texts: int = 0
     tokens: int = 0
-    before: int = 0
+    earlier_texts: int = 0
 
 
 class Advance(NamedTuple):
-    """A step of a run without a model: the number of items done, and their share of all.
+    """A step of a run without a model: the number of items done, their unit, and the share of all.
 
     The share is None if the total is unknown.
     """
 
     done: int
-    what: str
+    unit: str
     share: float | None
 
 
-Step = Ran | Advance
+Step = BatchDone | Advance
 Show = Callable[[Step], None]
 ResultT = TypeVar("ResultT", covariant=True)
 
@@ -67,17 +67,17 @@ class PrintedDisplay(PrintedLog):
 class Progress:
     """The work of this process: the sum of the steps of a run."""
 
-    before: int = 0  # texts done by an earlier run
+    earlier_texts: int = 0  # texts done by an earlier run
     texts: int = 0
     tokens: int = 0
     start: float = field(default_factory=monotonic)
 
     def add(self, step: Step) -> None:
         """Add a step."""
-        if isinstance(step, Ran):
+        if isinstance(step, BatchDone):
             self.texts += step.texts
             self.tokens += step.tokens
-            self.before += step.before
+            self.earlier_texts += step.earlier_texts
 
     @property
     def seconds(self) -> float:

@@ -9,7 +9,11 @@ Source: https://protobuf.dev/programming-guides/encoding
 
 from __future__ import annotations
 
-INTEGER, EIGHT, LENGTH_GIVEN, FOUR = 0, 1, 2, 5  # wire types
+# Wire types.
+INTEGER = 0
+EIGHT_BYTES = 1
+LENGTH_PREFIXED = 2
+FOUR_BYTES = 5
 
 Fields = dict[int, list[int | bytes]]  # field number -> its values
 
@@ -17,23 +21,23 @@ Fields = dict[int, list[int | bytes]]  # field number -> its values
 def fields(message: bytes) -> Fields:
     """Return the fields of a message."""
     values: Fields = {}
-    at = 0
-    while at < len(message):
-        tag, at = varint(message, at)
-        kind = tag & 7
+    offset = 0
+    while offset < len(message):
+        tag, offset = varint(message, offset)
+        wire_type = tag & 7
         length = 0
         value: int | bytes
-        if kind == INTEGER:
-            value, at = varint(message, at)
+        if wire_type == INTEGER:
+            value, offset = varint(message, offset)
         else:
-            if kind == LENGTH_GIVEN:
-                length, at = varint(message, at)
+            if wire_type == LENGTH_PREFIXED:
+                length, offset = varint(message, offset)
             else:
-                length = {EIGHT: 8, FOUR: 4}[kind]
-            value = message[at : at + length]
+                length = {EIGHT_BYTES: 8, FOUR_BYTES: 4}[wire_type]
+            value = message[offset : offset + length]
             if len(value) < length:
                 raise ValueError("the message is cut off")
-            at += length
+            offset += length
         values.setdefault(tag >> 3, []).append(value)
     return values
 
@@ -51,16 +55,17 @@ def messages(message: Fields, key: int) -> list[bytes]:
     return [value for value in message.get(key, []) if isinstance(value, bytes)]
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, offset: int) -> tuple[int, int]:
     """Read a variable-length integer; return it with the offset after it.
 
     Each byte has seven bits, the lowest first.
     """
-    value = shift = 0
+    value = 0
+    shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return value, at
+            return value, offset

@@ -20,12 +20,17 @@ from typing import IO
 
 from bertcli.errors import ModelError, OutputError, option
 from bertcli.io.lock import LOCK, BusyOutputError, locked
-from bertcli.io.paths import making, refuse_inputs
+from bertcli.io.paths import refuse_inputs, unfinished_path
 from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import read_object, whole_number, write_json
 
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-OTHER_FOLDER = "free disk space there, or set TMPDIR to another folder"
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+# Hints for a full disk: of an output, of a run that can be resumed, and of a temporary file.
+FREE_SPACE = "free disk space, or choose another place"
+RESUME_IF_FULL = (
+    f"free disk space, then run the command again; a file of -o goes on with {option('resume')}"
+)
+FREE_TEMP_SPACE = "free disk space there, or set TMPDIR to another folder"
 MANIFEST = "manifest.json"  # in a folder: the command, and names and sizes of its files
 FILE_SIZE = whole_number(0, 2**63)  # bytes
 NEW = "new"  # name, within the hidden folder, of the new file or folder
@@ -47,16 +52,19 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def replacing(path: Path, place: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Yield a new file at ``place``, only for this process, which replaces ``path`` on success."""
-    place.unlink(missing_ok=True)
+def replacing(path: Path, new_path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """Yield a new file at ``new_path``, which replaces the one at ``path`` if the block succeeds.
+
+    The new path must be in use by this process only.
+    """
+    new_path.unlink(missing_ok=True)
     try:
-        with open(place, "xb", opener=opener(mode)) as file:
+        with open(new_path, "xb", opener=opener(mode)) as file:
             yield file
             sync(file)
-        move(place, path, mode)
+        move(new_path, path, mode)
     except BaseException:
-        place.unlink(missing_ok=True)
+        new_path.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
@@ -73,11 +81,11 @@ def work_folder(path: Path, output: Path | None = None) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            hidden = stack.enter_context(_own_hidden_folder(making(path), output or path))
+            hidden = stack.enter_context(_own_hidden_folder(unfinished_path(path), output or path))
         except (BusyOutputError, FileExistsError) as taken:
             if output and isinstance(taken, BusyOutputError):
                 raise
-            hidden = making(path, os.urandom(4).hex())
+            hidden = unfinished_path(path, os.urandom(4).hex())
             stack.enter_context(_own_hidden_folder(hidden, path))
         folder = hidden / NEW
         folder.mkdir()
@@ -114,7 +122,7 @@ def _empty(hidden: Path) -> None:
 
 def remove_abandoned(path: Path) -> None:
     """Remove the files that a killed process left while writing the file at ``path``."""
-    hidden = making(path)
+    hidden = unfinished_path(path)
     if os.path.lexists(hidden):
         # Ignore a folder that a running process has locked, or may have locked.
         with suppress(OSError, BusyOutputError), _own_hidden_folder(hidden, path):
@@ -128,31 +136,28 @@ def move(source: Path, target: Path, mode: int | None = None) -> None:
     os.replace(source, target)
 
 
-def unwritable(
-    name: str | Path, failed: OSError, if_full: str = "free disk space, or choose another place"
-) -> OutputError:
-    """Return the error for an output that cannot be written."""
-    hint = if_full if failed.errno in FULL else ""
+def unwritable(name: str | Path, failed: OSError, if_full: str = FREE_SPACE) -> OutputError:
+    """Return the error for an output that cannot be written; ``if_full`` is for a full disk."""
+    hint = if_full if failed.errno in FULL_DISK_ERRORS else ""
     if isinstance(failed, FileNotFoundError):
         hint = "create the folder first"
     return OutputError(f"{name}: cannot be written: {failed.strerror or failed}", hint)
 
 
 @contextmanager
-def explained(path: str | Path) -> Iterator[None]:
-    """Convert OSError to an OutputError about this output of a resumable run."""
+def converting_os_errors(path: str | Path, if_full: str = RESUME_IF_FULL) -> Iterator[None]:
+    """Convert an OSError of the block to an OutputError about this output.
+
+    ``if_full`` is the hint for a full disk. The default is for runs that can be resumed.
+    """
     try:
         yield
     except OSError as failed:
-        resume = (
-            "free disk space, then run the command again; a file of -o goes on with "
-            f"{option('resume')}"
-        )
-        raise unwritable(path, failed, resume) from None
+        raise unwritable(path, failed, if_full) from None
 
 
 @contextmanager
-def filling(folder: Path, last: str) -> Iterator[Path]:
+def replacing_files(folder: Path, last: str) -> Iterator[Path]:
     """Yield an empty folder, whose files replace those of the same names in ``folder``.
 
     The file ``last`` is moved last: without it, the other files are no valid result. Other files in
@@ -160,7 +165,7 @@ def filling(folder: Path, last: str) -> Iterator[Path]:
     """
     with work_folder(folder / "saving") as scratch:
         yield scratch
-        sync_files(scratch)
+        sync_tree(scratch)
         (folder / last).unlink(missing_ok=True)
         names = [path.relative_to(scratch) for path in scratch.rglob("*") if path.is_file()]
         for name in names:
@@ -174,25 +179,28 @@ def filling(folder: Path, last: str) -> Iterator[Path]:
 
 
 @contextmanager
-def saving(folder: Path, last: str) -> Iterator[Path]:
-    """Do the same as `filling`. Raises OutputError if the files cannot be written."""
+def saving_files(folder: Path, last: str) -> Iterator[Path]:
+    """Do the same as `replacing_files`, for a folder that is created if it does not exist.
+
+    Raises OutputError if the files cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with filling(folder, last) as scratch:
+        with replacing_files(folder, last) as scratch:
             yield scratch
     except OSError as failed:
         raise unwritable(folder, failed) from failed
 
 
 def put_folder(
-    source: Path, target: Path, check: Callable[[Path], object] = lambda replaced: None
+    source: Path, target: Path, check: Callable[[Path], object] = lambda folder: None
 ) -> None:
     """Rename a complete folder to ``target``, replacing a folder of this name.
 
     ``check`` raises OutputError if the old folder must stay. It is called after the old folder has
     been moved away, when nothing can be added to it by its path any more.
     """
-    sync_files(source)
+    sync_tree(source)
     old = replaced_folder(target)
     try:
         if target.exists():
@@ -200,16 +208,16 @@ def put_folder(
             check(old)
         move(source, target)
     finally:
-        restore(target)
+        finish_replacing(target)
     sync_folder(target.parent)
 
 
 def replaced_folder(target: Path) -> Path:
-    """Return the hidden name of the folder at ``target`` while it is being replaced."""
-    return making(target).with_suffix(OLD)
+    """Return the hidden path of the folder at ``target`` while it is being replaced."""
+    return unfinished_path(target).with_suffix(OLD)
 
 
-def restore(target: Path) -> None:
+def finish_replacing(target: Path) -> None:
     """Complete or undo an interrupted `put_folder`.
 
     The old folder is moved back, or its listed files are removed if ``target`` exists. Raises
@@ -229,7 +237,7 @@ def restore(target: Path) -> None:
         )
 
 
-def sync_files(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
     """Sync the files of a folder, and their names, to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
@@ -262,11 +270,11 @@ def whole_folder(
     target = Path(os.path.realpath(path))
 
     def check(existing: Path) -> None:
-        _refuse(path, existing, command, overwrite=overwrite)
+        _refuse_replacing(path, existing, command, overwrite=overwrite)
 
     try:
         with work_folder(target, output=path) as folder:
-            restore(target)
+            finish_replacing(target)
             check(target)
             refuse_inputs(inputs, [path, *target.rglob("*")])
             yield folder
@@ -317,7 +325,7 @@ def _entries(folder: Path) -> set[str]:
     return entries - {"."}
 
 
-def _refuse(path: Path, existing: Path, command: str, *, overwrite: bool) -> None:
+def _refuse_replacing(path: Path, existing: Path, command: str, *, overwrite: bool) -> None:
     """Raise OutputError if a folder must not be replaced; ``path`` is its name in messages."""
     if not os.path.lexists(existing):
         return

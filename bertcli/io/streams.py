@@ -22,13 +22,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, option
 from bertcli.io.paths import input_name
-from bertcli.io.publish import OTHER_FOLDER, unwritable
+from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 CHUNK = 1 << 18  # bytes per read; from 2**19, some allocators keep freed memory
-PACKED = (".gz", ".zst")  # suffixes of compressed files
+COMPRESSED_SUFFIXES = (".gz", ".zst")  # suffixes of compressed files
 LARGEST_RECORD = 32 << 20  # bytes; the default of --max-record-bytes
 # Limits for compressed files of formats that are not read as a stream: they may decompress to
 # MAX_UNPACKED bytes, or to MAX_RATIO times their size. Parquet is compressed inside, and arrays of
@@ -110,7 +110,7 @@ def recoded(file: IO[bytes], name: str, encoding: str, errors: str) -> Iterator[
 def suffix_of(path: str | Path) -> str:
     """Return the suffix of a file in lower case, without that of its compression."""
     path = Path(path)
-    if path.suffix.lower() in PACKED:
+    if path.suffix.lower() in COMPRESSED_SUFFIXES:
         path = path.with_suffix("")
     return path.suffix.lower()
 
@@ -145,17 +145,17 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
 
     chunks = iter(read, b"")
     suffix = Path(path).suffix.lower()
-    if suffix in PACKED:
+    if suffix in COMPRESSED_SUFFIXES:
         chunks = _decompressed(chunks, raw, suffix)
     return stream_of(chunks, raw)
 
 
 def _decompressed(chunks: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file. Raises EOFError if it is broken."""
-    broken_data_error, file = _compressor(suffix, stream_of(chunks, raw))
+    data_error, file = _compressor(suffix, stream_of(chunks, raw))
     try:
         yield from iter(partial(file.read1, CHUNK), b"")
-    except broken_data_error as error:
+    except data_error as error:
         raise EOFError(str(error)) from None
 
 
@@ -173,10 +173,10 @@ def _compressor(suffix: str, file: IO[bytes], mode: str = "rb") -> tuple[type[Ex
 
 
 @contextmanager
-def packed(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+def compressing(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield a file to write to, which is compressed if the path ends in .gz or .zst."""
     suffix = path.suffix.lower()
-    if suffix not in PACKED:
+    if suffix not in COMPRESSED_SUFFIXES:
         yield file
         return
     _, compressor = _compressor(suffix, file, "wb")
@@ -193,17 +193,17 @@ def on_disk(
     The copy has no name, so a kill leaves nothing. Raises InputError for a file that decompresses
     to much more than its size, OutputError if the disk is full.
     """
-    is_packed = Path(path).suffix.lower() in PACKED
-    if path != "-" and not is_packed:
+    is_compressed = Path(path).suffix.lower() in COMPRESSED_SUFFIXES
+    if path != "-" and not is_compressed:
         yield path
         return
     import tempfile
 
-    limit = max(MAX_UNPACKED, MAX_RATIO * (size_on_disk((path,)) or 0)) if is_packed else None
+    limit = max(MAX_UNPACKED, MAX_RATIO * (size_on_disk((path,)) or 0)) if is_compressed else None
     try:
         copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError as error:
-        raise unwritable(tempfile.gettempdir(), error, OTHER_FOLDER) from None
+        raise unwritable(tempfile.gettempdir(), error, FREE_TEMP_SPACE) from None
     with copy:
         size = 0
         try:
@@ -218,7 +218,7 @@ def on_disk(
                     copy.write(chunk)
             copy.seek(0)
         except OSError as error:  # while writing: reading raises InputError
-            raise unwritable(tempfile.gettempdir(), error, OTHER_FOLDER) from None
+            raise unwritable(tempfile.gettempdir(), error, FREE_TEMP_SPACE) from None
         yield copy
 
 
@@ -250,15 +250,15 @@ def can_be_reread(path: str) -> bool:
     return stat.S_ISREG(mode)
 
 
-def too_large(where: str, limit: int) -> InputError:
-    """Return the error for a record with more bytes than the limit."""
+def too_large(where: str, max_bytes: int) -> InputError:
+    """Return the error for a record of more than ``max_bytes``."""
     return InputError(
-        f"{where}: the record is larger than {limit:,} bytes",
+        f"{where}: the record is larger than {max_bytes:,} bytes",
         f"raise {option('max_record_bytes')} (where the command has it), or split the record",
     )
 
 
-def stop(error: InputError) -> None:
+def raise_error(error: InputError) -> None:
     """Raise the error: the default where records are not skipped."""
     raise error
 
@@ -267,31 +267,31 @@ def blocks(
     stream: IO[bytes],
     name: str,
     separator: bytes = b"\n",
-    limit: int = LARGEST_RECORD,
-    skip: Callable[[InputError], None] = stop,
+    max_bytes: int = LARGEST_RECORD,
+    skip: Callable[[InputError], None] = raise_error,
     quoted: bool = False,
 ) -> Iterator[Block]:
     """Yield the lines of a stream as they arrive; the last line needs no separator.
 
-    A line of more than ``limit`` bytes is not kept in memory: ``skip`` is called with the error. If
+    A line of more than ``max_bytes`` is not kept in memory: ``skip`` is called with the error. If
     it returns, the line is left out; with ``quoted``, a line with an odd number of quotation marks
     is replaced by one, as it opens or closes a quoted cell. Raises InputError for broken data.
     """
     number = 1  # of the next line
     offset = 0  # of the next line in the stream
-    pieces: list[bytes] = []  # of a line whose end has not been read
+    chunks: list[bytes] = []  # of a line whose end has not been read
     size = 0  # bytes of that line so far
     is_skipped = False  # that line is too large
     quotes = 0  # in a line that is skipped
-    while chunk := read_chunk(stream, name, min(CHUNK, limit)):  # no line inside is too large
-        first, line_end, rest = chunk.partition(separator)
-        if size + len(first) > limit:
+    while chunk := read_chunk(stream, name, min(CHUNK, max_bytes)):  # no line inside is too large
+        beginning, line_end, rest = chunk.partition(separator)
+        if size + len(beginning) > max_bytes:
             if not is_skipped:
-                skip(too_large(f"{name}:{number}", limit))
-            pieces.append(first)
-            quotes += b"".join(pieces).count(b'"')
-            pieces = []
-            size += len(first)
+                skip(too_large(f"{name}:{number}", max_bytes))
+            chunks.append(beginning)
+            quotes += b"".join(chunks).count(b'"')
+            chunks = []
+            size += len(beginning)
             is_skipped = True
             if not line_end:
                 continue
@@ -305,19 +305,19 @@ def blocks(
             quotes = 0
         complete, line_end, rest = chunk.rpartition(separator)
         if line_end:
-            pieces.append(complete)
-            block = Block(number, offset, b"".join(pieces), separator)
+            chunks.append(complete)
+            block = Block(number, offset, b"".join(chunks), separator)
             yield block
             number += block.raw.count(separator) + 1
             offset += len(block.raw) + 1
-            pieces = []
+            chunks = []
             size = 0
-        pieces.append(rest)
+        chunks.append(rest)
         size += len(rest)
-    last = b"".join(pieces)
-    is_byte_order_mark = number == 1 and last == codecs.BOM_UTF8
-    if last and not is_byte_order_mark:
-        yield Block(number, offset, last, separator)
+    last_line = b"".join(chunks)
+    is_byte_order_mark = number == 1 and last_line == codecs.BOM_UTF8
+    if last_line and not is_byte_order_mark:
+        yield Block(number, offset, last_line, separator)
 
 
 class LineDecoder:
@@ -364,13 +364,13 @@ class LineDecoder:
         return text.removesuffix(self.line_end)
 
 
-def read_chunk(stream: Any, name: str, most: int = CHUNK, *, peek: bool = False) -> bytes:
+def read_chunk(stream: Any, name: str, max_bytes: int = CHUNK, *, peek: bool = False) -> bytes:
     """Return the next bytes, b"" at the end; with ``peek``, without consuming them.
 
     Raises InputError if they cannot be read.
     """
     try:
-        chunk: bytes = stream.peek(CHUNK) if peek else stream.read1(most)
+        chunk: bytes = stream.peek(CHUNK) if peek else stream.read1(max_bytes)
     except (EOFError, zlib.error) as error:
         raise InputError(
             f"{name}: the compressed data is broken or truncated: {error}",

@@ -68,7 +68,7 @@ def open_lock(path: Path) -> int:
     return lock
 
 
-def hold(descriptor: int) -> bool | None:
+def try_lock(descriptor: int) -> bool | None:
     """Lock an open file or folder until it is closed or this process ends; return True on success.
 
     False: another process has the lock. None: the file system has no locks, as on some clusters.
@@ -88,7 +88,7 @@ def hold(descriptor: int) -> bool | None:
     return True
 
 
-def is_at(path: Path, descriptor: int) -> bool:
+def leads_to(path: Path, descriptor: int) -> bool:
     """Return True if a path still leads to an open file or folder.
 
     Windows renames no open file: there, it is enough that the path exists.

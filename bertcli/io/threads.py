@@ -11,12 +11,12 @@ R = TypeVar("R")
 
 
 def run_ahead(
-    items: Iterable[T], work: Callable[[T], R], *, threads: int = 1, most: int = 1
+    items: Iterable[T], work: Callable[[T], R], *, threads: int = 1, max_waiting: int = 1
 ) -> Iterator[R]:
     """Yield ``work(item)`` for each item in order, computed by threads while the caller works.
 
-    At most ``most`` results wait for the caller. The items themselves are read by the caller's
-    thread. An error is raised where its item would have been.
+    At most ``max_waiting`` results wait for the caller. Items are read by the caller's thread, and
+    an error is raised in place of the result of its item.
     """
     from concurrent.futures import Future, ThreadPoolExecutor  # slow to import: not for few texts
 
@@ -25,7 +25,7 @@ def run_ahead(
     try:
         for item in items:
             pending.append(pool.submit(work, item))
-            if len(pending) > most:
+            if len(pending) > max_waiting:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

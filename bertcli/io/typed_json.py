@@ -2,7 +2,7 @@
 
     settings = read_object(Path("tokenizer_config.json"))   # empty if there is no such file
     settings.text("unk_token")            # None if the key is missing or null
-    settings.whole("model_max_length")    # ModelError unless it is an integer
+    settings.integer("model_max_length")    # ModelError unless it is an integer
 
 Errors have the file, the key, the value found and the value expected.
 """
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 from bertcli.errors import BertcliError, ModelError
 
-LARGEST_FILE = 256 << 20  # bytes; the largest tokenizer.json in use has about 35 MB
+MAX_FILE_BYTES = 256 << 20  # bytes; the largest tokenizer.json in use has about 35 MB
 LARGEST_NUMBER = 10**9  # of counts; larger ones are mistakes, and overflow in torch
 LARGEST_FLOAT = 1.7e308  # nearly
-SHOWN_CHARACTERS = 60  # of a value in a message
+MAX_SHOWN_CHARACTERS = 60  # of a value in a message
 MANY_DIGITS = b"0" * 19  # digits of an integer that may have more than 64 bits
 DIGITS = bytes(0x30 if chr(byte).isascii() and chr(byte).isdigit() else 0x20 for byte in range(256))
-AGAIN = "download the file again: this copy is incomplete or damaged"
+DOWNLOAD_AGAIN = "download the file again: this copy is incomplete or damaged"
 HINT = "correct the file, or fetch it again"
 
 
@@ -97,12 +97,12 @@ def read_bytes(
 ) -> bytes | None:
     """Return the contents of a regular file; None if there is no such file.
 
-    Raises ``error`` for a file of more than LARGEST_FILE bytes, and for pipes and devices.
+    Raises ``error`` for a file of more than MAX_FILE_BYTES, and for pipes and devices.
     """
     try:
         if not is_regular(path, error, hint):
             return None
-        if path.stat().st_size > LARGEST_FILE:
+        if path.stat().st_size > MAX_FILE_BYTES:
             size = f"{path.stat().st_size:,} bytes"
             raise error(f"{path}: {size} are too many for this kind of file", hint)
         return path.read_bytes()
@@ -167,13 +167,13 @@ class Check(NamedTuple):
     expected: str
 
 
-def whole_number(least: int = 0, most: int = LARGEST_NUMBER) -> Check:
-    """Return the check for an integer from `least` to `most`."""
+def whole_number(minimum: int = 0, maximum: int = LARGEST_NUMBER) -> Check:
+    """Return the check for an integer from `minimum` to `maximum`."""
 
     def holds(value: Any) -> bool:
-        return type(value) is int and least <= value <= most
+        return type(value) is int and minimum <= value <= maximum
 
-    return Check(holds, f"a whole number from {least} to {most}")
+    return Check(holds, f"a whole number from {minimum} to {maximum}")
 
 
 def is_text(value: Any) -> bool:
@@ -211,7 +211,7 @@ def shown(value: Any) -> str:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError):  # a value from Python, not from JSON
         text = f"a value of the type {type(value).__name__}"
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 
 class JsonObject(dict[str, Any]):
@@ -245,10 +245,10 @@ class JsonObject(dict[str, Any]):
 
     def over(self, other: JsonObject) -> JsonObject:
         """Return the keys of two objects; values of this one replace those of the other."""
-        both = JsonObject(other | self, self.source, self.error, self.hint, self.path)
-        others = dict.fromkeys(other.keys() - self.keys(), other.source)
-        both.origins = dict(other.origins) | others | dict(self.origins)
-        return both
+        merged = JsonObject(other | self, self.source, self.error, self.hint, self.path)
+        other_origins = dict.fromkeys(other.keys() - self.keys(), other.source)
+        merged.origins = dict(other.origins) | other_origins | dict(self.origins)
+        return merged
 
     def checked(self, key: str, check: Check) -> Any:
         """Return the value of a key, or None. Raises ``error`` if it fails the check."""
@@ -278,9 +278,9 @@ class JsonObject(dict[str, Any]):
         """Return a boolean."""
         return self.checked(key, SWITCH)
 
-    def whole(self, key: str, least: int = 0) -> int | None:
-        """Return an integer that is at least `least`."""
-        return self.checked(key, whole_number(least))
+    def integer(self, key: str, minimum: int = 0) -> int | None:
+        """Return an integer that is at least `minimum`."""
+        return self.checked(key, whole_number(minimum))
 
     def object(self, key: str) -> JsonObject:
         """Return a nested object; empty if it is missing."""

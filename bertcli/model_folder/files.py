@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bertcli.errors import ModelError
 from bertcli.io.paths import sha256
 from bertcli.io.typed_json import (
-    AGAIN,
+    DOWNLOAD_AGAIN,
     Check,
     JsonObject,
     is_regular,
@@ -181,14 +181,14 @@ def refuse_placeholder(path: Path, content: bytes | None = None) -> None:
     """
     if content is None:
         try:
-            if not is_regular(path, hint=AGAIN):
-                raise ModelError(f"{path}: file not found", AGAIN)
+            if not is_regular(path, hint=DOWNLOAD_AGAIN):
+                raise ModelError(f"{path}: file not found", DOWNLOAD_AGAIN)
             with path.open("rb") as file:
                 content = file.read(len(LFS_POINTER))
         except OSError as error:
-            raise ModelError(f"{path}: {error.strerror}", AGAIN) from error
+            raise ModelError(f"{path}: {error.strerror}", DOWNLOAD_AGAIN) from error
     if not content:
-        raise ModelError(f"{path}: the file is empty", AGAIN)
+        raise ModelError(f"{path}: the file is empty", DOWNLOAD_AGAIN)
     if content.startswith(LFS_POINTER):
         raise ModelError(f"{path}: only a git-lfs pointer to the file", "run: git lfs pull")
 

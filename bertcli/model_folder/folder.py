@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from bertcli.errors import ModelError
 from bertcli.formats.safetensors import read_header
 from bertcli.io.typed_json import (
-    AGAIN,
+    DOWNLOAD_AGAIN,
     NOTHING,
     TEXT,
     JsonObject,
@@ -253,7 +253,7 @@ class ModelFolder:
         if graph := next(filter(self.has, GRAPH_NAMES), None):
             return WeightFiles("openvino", (self / graph, (self / graph).with_suffix(".bin")))
         for path in (*map(self.path.joinpath, WEIGHTS), *indexes):
-            is_regular(path, hint=AGAIN)  # raises for a name that is not a file
+            is_regular(path, hint=DOWNLOAD_AGAIN)  # raises for a name that is not a file
         return WeightFiles("none")
 
     def _torch_weights(self, name: str) -> WeightFiles:

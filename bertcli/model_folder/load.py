@@ -26,7 +26,7 @@ from typing_extensions import TypeVar  # torch needs it as well
 from bertcli.errors import ModelError
 from bertcli.families.family import BASE
 from bertcli.formats.safetensors import StoredTensor, write_arrays
-from bertcli.io.publish import saving
+from bertcli.io.publish import saving_files
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.shapes import expected_shapes
 from bertcli.model_folder.tensors import map_bits
@@ -165,7 +165,7 @@ def save(model: Model, config: BertConfig, folder: str | Path) -> None:
     architectures = (type(model).__name__,)
     saved_config = replace(config, architectures=architectures, other=other)
     config_json = saved_config.to_json()
-    with saving(Path(folder), last="config.json") as scratch:
+    with saving_files(Path(folder), last="config.json") as scratch:
         (scratch / "config.json").write_text(config_json, encoding="utf-8")
         save_tensors(scratch / "model.safetensors", weights)
 

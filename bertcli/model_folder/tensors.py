@@ -24,11 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertcli.errors import ModelError, out_of_memory
-from bertcli.formats.safetensors import BYTES, NUMPY_OF, StoredTensor, float32_of, read_header
+from bertcli.formats.safetensors import (
+    BYTES_PER_NUMBER,
+    NUMPY_DTYPES,
+    StoredTensor,
+    float32_of,
+    read_header,
+)
 from bertcli.formats.torch_save import read_torch
 from bertcli.io.protobuf import Fields, fields, messages, number, varint
 from bertcli.io.system_calls import BusErrors
-from bertcli.io.typed_json import AGAIN, is_regular, read_bytes
+from bertcli.io.typed_json import DOWNLOAD_AGAIN, is_regular, read_bytes
 from bertcli.model_folder.files import LFS_POINTER, WeightFiles, refuse_placeholder
 
 if TYPE_CHECKING:
@@ -65,7 +71,7 @@ def read_tensors(
                 tensors[tensor.name] = tensor
     for name, shard in weights.shards.items():
         if name not in tensors:
-            raise ModelError(f"{weights.index_file}: {name} is not in {shard}", AGAIN)
+            raise ModelError(f"{weights.index_file}: {name} is not in {shard}", DOWNLOAD_AGAIN)
     return [*tensors.values()]
 
 
@@ -76,8 +82,8 @@ class MappedFiles(dict[Path, mmap.mmap]):
     """
 
     def __missing__(self, path: Path) -> mmap.mmap:
-        if not is_regular(path, hint=AGAIN):
-            raise ModelError(f"{path}: file not found", AGAIN)
+        if not is_regular(path, hint=DOWNLOAD_AGAIN):
+            raise ModelError(f"{path}: file not found", DOWNLOAD_AGAIN)
         BusErrors.expect()
         try:
             with path.open("rb") as file:
@@ -87,7 +93,7 @@ class MappedFiles(dict[Path, mmap.mmap]):
         except OSError as failed:
             if out_of_memory(failed):
                 raise
-            raise ModelError(f"{path}: {failed.strerror or failed}", AGAIN) from None
+            raise ModelError(f"{path}: {failed.strerror or failed}", DOWNLOAD_AGAIN) from None
         return self[path]
 
 
@@ -108,7 +114,7 @@ def map_bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
     """
     import numpy as np
 
-    code = NUMPY_OF.get(stored.dtype)
+    code = NUMPY_DTYPES.get(stored.dtype)
     if code is None:
         raise ModelError(f"{stored.file}: {stored.name} has the unsupported {stored.dtype}")
     dtype = np.dtype(code)
@@ -120,7 +126,9 @@ def map_bits(stored: StoredTensor, files: MappedFiles) -> np.ndarray:
     except (OSError, ValueError, TypeError) as failed:  # TypeError: the file is too small
         if out_of_memory(failed):
             raise
-        raise ModelError(f"{stored.file}: {stored.name} cannot be read: {failed}", AGAIN) from None
+        raise ModelError(
+            f"{stored.file}: {stored.name} cannot be read: {failed}", DOWNLOAD_AGAIN
+        ) from None
 
 
 def as_float32(array: np.ndarray, stored: StoredTensor) -> np.ndarray:
@@ -185,7 +193,7 @@ def _variable(index: Path, shard_count: int, name: str, entry: Fields) -> Stored
     dtype = DTYPES.get(type_number)
     if dtype is None or 7 in entry:  # an integer, a string, or a sliced variable
         return StoredTensor(name, f"TensorFlow type {type_number}", shape, nbytes, file, offset)
-    if prod(shape) * BYTES[dtype] != nbytes:
+    if prod(shape) * BYTES_PER_NUMBER[dtype] != nbytes:
         raise ValueError("the size is not that of the shape")
     if len(shape) == 2 and name.endswith("/kernel"):  # the transpose of the model's weight
         return StoredTensor(name, dtype, shape[::-1], nbytes, file, offset, (1, shape[1]))

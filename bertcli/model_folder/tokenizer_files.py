@@ -22,7 +22,7 @@ from bertcli.errors import BertcliError, ModelError
 from bertcli.families.registry import FAMILIES
 from bertcli.io.protobuf import fields, messages, number
 from bertcli.io.typed_json import (
-    AGAIN,
+    DOWNLOAD_AGAIN,
     LARGEST_NUMBER,
     NOTHING,
     TEXT,
@@ -214,9 +214,9 @@ def growth_factor(component: JsonObject) -> float:
 def sentence_limit(settings: JsonObject) -> int | None:
     """Return the limit in a sentence config; tokenizer arguments override ``max_seq_length``."""
     for name in ("processor_kwargs", "tokenizer_args"):
-        if limit := settings.object(name).whole("model_max_length", 1):
+        if limit := settings.object(name).integer("model_max_length", 1):
             return limit
-    return settings.whole("max_seq_length", 1)
+    return settings.integer("max_seq_length", 1)
 
 
 def sequence_limit(folder: ModelFolder) -> int | None:
@@ -228,11 +228,11 @@ def sequence_limit(folder: ModelFolder) -> int | None:
     limits = [sentence_limit(folder.sentence_settings) or tokenizer_limit]
     for name in CONFIGS:
         config = folder.json_object(name)
-        position_count = config.whole("max_position_embeddings", 1)
+        position_count = config.integer("max_position_embeddings", 1)
         family = FAMILIES.get(config.text("model_type") or "")
         if position_count is not None and family is not None:
             first_position = family.structure(family.with_defaults(config)).first_position
-            config.whole("max_position_embeddings", first_position + 1)
+            config.integer("max_position_embeddings", first_position + 1)
             position_count -= first_position
         limits.append(position_count)
     return min((limit for limit in limits if limit is not None), default=None)
@@ -397,7 +397,7 @@ def _read_sentencepiece(path: Path) -> SentencePieceModel:
         if not pieces[unknown_id:]:
             raise LookupError
     except (ValueError, LookupError, struct.error) as broken:
-        raise ModelError(f"{path}: not a SentencePiece model", AGAIN) from broken
+        raise ModelError(f"{path}: not a SentencePiece model", DOWNLOAD_AGAIN) from broken
     if model_type != UNIGRAM:
         raise ModelError(
             f"{path}: only SentencePiece models of the kind unigram can be read",

@@ -216,7 +216,7 @@ def compare_tensors(
     for tensor in tensors:
         names = canonical_names(tensor.name, config.family, architecture)
         for index, name in enumerate(names):
-            slice_ = tensor.part(index, len(names))
+            slice_ = tensor.stacked_tensor(index, len(names))
             if name not in stored:
                 stored[name] = slice_
             elif not is_ignored(name):

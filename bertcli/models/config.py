@@ -291,7 +291,7 @@ def _field_values(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
     settings = family.with_defaults(JsonObject(raw, source))
     structure = family.structure(settings)
     if structure.token_types:
-        settings.whole("type_vocab_size", 1)
+        settings.integer("type_vocab_size", 1)
     keys = _keys_of_fields(family)
     content_values = dict(settings)
     extra_sizes = {}

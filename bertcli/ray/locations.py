@@ -1,6 +1,7 @@
 """List and open files on this machine or on a remote file system.
 
-A place is a path, or a URL that fsspec or Arrow supports: file://, s3://, gs://, hdfs://, ...
+A URL here may also be a plain path. fsspec and Arrow support file://, s3://, gs://, hdfs:// and
+others.
 """
 
 from __future__ import annotations
@@ -15,32 +16,40 @@ from bertcli.errors import InputError
 from bertcli.io.paths import public
 from bertcli.records.input import QUOTE
 
-LOCAL = "file://"
+LOCAL_SCHEME = "file://"
 HIDDEN = re.compile("/[._]")  # matched against the path within a folder
-ARROW = ("s3://", "gs://", "hdfs://", "abfss://")  # Arrow reads these without extra packages
+ARROW_SCHEMES = (
+    "s3://",
+    "gs://",
+    "hdfs://",
+    "abfss://",
+)  # Arrow reads these without extra packages
 
 
-def is_local(place: str) -> bool:
-    """Return True if a place is a path on this machine."""
-    return "://" not in place or place.startswith(LOCAL)
+def is_local(url: str) -> bool:
+    """Return True if a URL or path leads to a file on this machine."""
+    return "://" not in url or url.startswith(LOCAL_SCHEME)
 
 
-def local_path(place: str) -> Path:
-    """Return the path of a local place."""
-    return Path(place.removeprefix(LOCAL))
+def local_path(url: str) -> Path:
+    """Return the path of a local URL."""
+    return Path(url.removeprefix(LOCAL_SCHEME))
 
 
-def output_place(path: Path) -> str:
-    """Return the place of an output folder. pathlib has turned s3://bucket into s3:/bucket."""
-    scheme, colon, path_part = str(path).partition(":/")
+def output_url(path: Path) -> str:
+    """Return the URL of an output folder, or its path.
+
+    pathlib has turned s3://bucket into s3:/bucket.
+    """
+    scheme, colon, rest = str(path).partition(":/")
     if colon and scheme == "file":
-        path = Path("/", path_part)
-    elif colon and len(scheme) > 1 and scheme.isalnum() and not path_part.startswith("/"):
-        return f"{scheme}://{path_part}"
+        path = Path("/", rest)
+    elif colon and len(scheme) > 1 and scheme.isalnum() and not rest.startswith("/"):
+        return f"{scheme}://{rest}"
     return str(path)
 
 
-def listed(pattern: str) -> list[str]:
+def list_files(pattern: str) -> list[str]:
     """Return the files that match a pattern, sorted: a file, all files of a folder, or a glob.
 
     Hidden files and files whose name starts with "_" (such as Spark's markers) are left out.
@@ -59,7 +68,7 @@ def listed(pattern: str) -> list[str]:
     return sorted(files)
 
 
-def named(pattern: str, path: str) -> str:
+def public_name(pattern: str, path: str) -> str:
     """Return the public name of the file ``path`` in the file system of a pattern.
 
     Outputs and manifests use this name. It contains no credentials or query, as in
@@ -72,22 +81,22 @@ def named(pattern: str, path: str) -> str:
 
 
 @contextmanager
-def filesystem(place: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a place, with fsspec's methods, and the path within it.
+def filesystem(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a URL, with fsspec's methods, and the path within it.
 
     Raises InputError for file system errors: unknown scheme, missing package, no access.
     """
     try:
         import fsspec
 
-        if place.startswith(ARROW):
+        if url.startswith(ARROW_SCHEMES):
             from bertcli.formats.parquet import file_system
 
-            yield file_system(place)
+            yield file_system(url)
         else:
-            yield fsspec.core.url_to_fs(place)
+            yield fsspec.core.url_to_fs(url)
     except (OSError, ImportError, ValueError) as failed:
         reason = str(failed).strip().split("\n")[0] or type(failed).__name__
         raise InputError(
-            public(f"{place}: cannot be reached: {reason}"), "check the address"
+            public(f"{url}: cannot be reached: {reason}"), "check the address"
         ) from None

@@ -26,32 +26,33 @@ from urllib.parse import urlsplit
 from bertcli.errors import BertcliError, InputError, OutputError, UsageError, option
 from bertcli.formats.registry import INPUT_SUFFIXES
 from bertcli.formats.writers import writer_of
-from bertcli.io.output_files import OutputFiles, object_in
+from bertcli.io.output_files import OutputFiles, object_or_empty
 from bertcli.io.paths import beside, manifest_beside, public, refuse_inputs, sha256
 from bertcli.io.progress import Advance, Show, show_nothing
-from bertcli.io.streams import PACKED, packed
+from bertcli.io.streams import COMPRESSED_SUFFIXES, compressing
 from bertcli.io.typed_json import as_json
 from bertcli.model_folder.files import TOKENIZER_FILES, files_for
 from bertcli.model_folder.folder import ModelFolder
-from bertcli.ray.locations import filesystem, is_local, listed, local_path, named
+from bertcli.ray.locations import filesystem, is_local, list_files, local_path, public_name
 from bertcli.records.input import Input, is_data, no_data
 from bertcli.records.reader import Reader
-from bertcli.runs.identity import not_resumable, refuse_changes, tokenizer_of
-from bertcli.runs.run_folder import json_text, put_json
+from bertcli.runs.identity import not_resumable, refuse_changes, tokenizer_digests
+from bertcli.runs.run_folder import json_text, write_json_atomically
 from bertcli.tokenizing.batch import Layout
 from bertcli.tokenizing.run import RECORDS_PER_WINDOW, TokenCounts, TokenOutput
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__, install_command
 
 if TYPE_CHECKING:
+    from bertcli.embedding.embedder import Embedder
     from bertcli.embedding.options import EmbedOptions
-    from bertcli.embedding.record_embedder import RecordEmbedder
 
 
 # --- one shard ---
 
-MANIFEST = ".manifest.json"
-DEAD = ".errors.jsonl"  # suffix of the file with the errors of skipped records
+# Suffixes of the output's name.
+MANIFEST_SUFFIX = ".manifest.json"
+ERRORS_SUFFIX = ".errors.jsonl"  # the errors of skipped records
 
 
 class Shard(NamedTuple):
@@ -64,16 +65,16 @@ class Shard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Done:
+class ShardResult:
     """The result of a shard, sent by the worker."""
 
     shard: Shard
-    by: dict[str, Any]  # identity of the model and options, equal for all shards
+    fingerprint: dict[str, Any]  # of the model and options, equal for all shards
     tally: TokenCounts
     skipped: int
     max_length: int | None  # truncation limit in tokens
     sha256: str  # digest of the output
-    passed_over: bool  # True if an earlier run had completed the shard
+    was_complete: bool  # True if an earlier run had completed the shard
 
 
 @dataclass
@@ -83,33 +84,33 @@ class ShardWorker:
     job: ShardJob
 
     @cached_property
-    def loaded(self) -> ReadyJob:
+    def ready(self) -> ReadyJob:
         """The model or tokenizer, loaded with the first shard, so that errors are reported."""
         return self.job.open()
 
-    def make(self, shard: Shard) -> Done:
+    def make(self, shard: Shard) -> ShardResult:
         """Write the output of a shard unless it is complete. Raises BertcliError if this fails."""
         source: dict[str, Any] = {"place": shard.source}
         with filesystem(shard.pattern) as (fs, _):
             source["bytes"] = int(fs.size(shard.path))
             if is_local(shard.pattern):  # hashing a remote file would download it
                 source["sha256"] = sha256(Path(shard.path))
-        now = as_json({"by": self.loaded.by, "source": source})
+        identity = as_json({"by": self.ready.fingerprint, "source": source})
         output = local_path(shard.output)
-        replaces = self.job.overwrite
-        manifest = {} if replaces else _manifest(shard)
+        overwrite = self.job.overwrite
+        manifest = {} if overwrite else _manifest(shard)
         with filesystem(shard.output) as (fs, path):
-            exists = not replaces and fs.exists(path)
+            exists = not overwrite and fs.exists(path)
         # A manifest or a journal shows that the output belongs to an earlier run of this shard.
         is_begun = OutputFiles(output).is_interrupted
         if exists and not ("shard" in manifest or is_begun):
             raise not_resumable(public(shard.output))
-        made_before = exists and "counts" in manifest and not is_begun
-        if made_before:
-            refuse_changes(public(shard.output), manifest["shard"], now)
+        was_complete = exists and "counts" in manifest and not is_begun
+        if was_complete:
+            refuse_changes(public(shard.output), manifest["shard"], identity)
         else:
             with tempfile.TemporaryDirectory(prefix="bertcli-") as scratch:
-                self._make(shard, Path(scratch), {"shard": now})
+                self._make(shard, Path(scratch), {"shard": identity})
             manifest = _manifest(shard)
         if "counts" not in manifest:  # another run, which holds no lock here, has restarted it
             raise OutputError(
@@ -118,21 +119,22 @@ class ShardWorker:
             )
         counts = manifest["counts"]
         skipped = counts.pop("skipped")
-        return Done(
+        return ShardResult(
             shard,
-            now["by"],
+            identity["by"],
             TokenCounts(**counts),
             skipped,
-            self.loaded.max_length,
+            self.ready.max_length,
             manifest["sha256"],
-            made_before,
+            was_complete,
         )
 
-    def _make(self, shard: Shard, scratch: Path, about: About) -> None:
+    def _make(self, shard: Shard, scratch: Path, manifest_entries: ManifestEntries) -> None:
+        """Write the output of a shard; files of remote systems are copied by way of ``scratch``."""
         job = self.job
-        here = is_local(shard.output)
-        place = local_path(shard.output)
-        output = place if here else scratch / "out" / place.name
+        is_local_output = is_local(shard.output)
+        local_output = local_path(shard.output)
+        output = local_output if is_local_output else scratch / "out" / local_output.name
         output.parent.mkdir(parents=True, exist_ok=True)
         path = shard.path
         if not is_local(shard.pattern):
@@ -140,27 +142,27 @@ class ShardWorker:
                 path = str(scratch / path.rsplit("/", 1)[-1])
                 fs.get_file(shard.path, path)
 
-        letters = beside(output, DEAD)
-        letters.unlink(missing_ok=True)
+        errors_file = beside(output, ERRORS_SUFFIX)
+        errors_file.unlink(missing_ok=True)
 
-        def put_letter(message: str) -> None:
+        def record_error(message: str) -> None:
             """Record why a record was skipped."""
-            with letters.open("a", encoding="utf-8") as file:
+            with errors_file.open("a", encoding="utf-8") as file:
                 reason = message.replace(path, shard.source)
                 file.write(json.dumps({"error": reason}, ensure_ascii=False) + "\n")
 
-        reader = Reader(replace(job.source, paths=(path,)), warn=put_letter)
+        reader = Reader(replace(job.source, paths=(path,)), warn=record_error)
         try:
-            job.make(self.loaded.model, reader, output, about)
+            job.make(self.ready.model, reader, output, manifest_entries)
         except BertcliError as error:
             raise type(error)(error.marked.replace(path, shard.source), error.marked_hint) from None
-        if not here:
+        if not is_local_output:
             manifest = manifest_beside(output)
             with filesystem(shard.output) as (fs, remote):
                 folder = remote.rsplit("/", 1)[0]
                 fs.makedirs(folder, exist_ok=True)
                 # From here on, a killed run is continued by the next one.
-                fs.pipe_file(remote + MANIFEST, json.dumps(about).encode())
+                fs.pipe_file(remote + MANIFEST_SUFFIX, json.dumps(manifest_entries).encode())
                 # The manifest is uploaded last: it shows that the other files are complete.
                 for file in sorted(output.parent.iterdir(), key=manifest.__eq__):
                     fs.put_file(str(file), f"{folder}/{file.name}")
@@ -168,23 +170,23 @@ class ShardWorker:
 
 def _manifest(shard: Shard) -> dict[str, Any]:
     """Return the manifest of a shard. It has counts if the output is complete."""
-    with filesystem(shard.output + MANIFEST) as (fs, path):
-        return object_in(fs.cat_file(path) if fs.exists(path) else None)
+    with filesystem(shard.output + MANIFEST_SUFFIX) as (fs, path):
+        return object_or_empty(fs.cat_file(path) if fs.exists(path) else None)
 
 
-About = Mapping[str, Any]
+ManifestEntries = Mapping[str, Any]  # added to the manifest of a shard
 
 
 class ReadyJob(NamedTuple):
     """The loaded model or tokenizer of a job."""
 
     model: Any
-    by: dict[str, Any]  # what the output bytes depend on, besides the texts
+    fingerprint: dict[str, Any]  # what the output bytes depend on besides the texts
     max_length: int | None  # truncation limit in tokens
 
 
 @dataclass(frozen=True)
-class _Job:
+class ShardJobBase:
     """A computation that runs on every shard, and how the input files are read."""
 
     model: Callable[..., ModelFolder]  # called on each worker's machine
@@ -193,44 +195,44 @@ class _Job:
 
 
 @dataclass(frozen=True)
-class EmbedJob(_Job):
+class EmbedJob(ShardJobBase):
     """Compute vectors of texts."""
 
     options: EmbedOptions
-    form: str
+    file_format: str
     precision: str = "float32"
 
     def open(self) -> ReadyJob:
         """Load the model."""
-        from bertcli.embedding.record_embedder import RecordEmbedder
-        from bertcli.runs.vector_run import made_by
+        from bertcli.embedding.embedder import Embedder
+        from bertcli.runs.vector_run import vector_fingerprint
 
-        embedder = RecordEmbedder.open(
-            self.model(files=files_for(self.options.dtype)), self.options
-        )
-        by = {**made_by(embedder), "precision": self.precision}
-        return ReadyJob(embedder, by, embedder.max_length)
+        embedder = Embedder.open(self.model(files=files_for(self.options.dtype)), self.options)
+        fingerprint = {**vector_fingerprint(embedder), "precision": self.precision}
+        return ReadyJob(embedder, fingerprint, embedder.max_length)
 
-    def make(self, loaded: RecordEmbedder, reader: Reader, output: Path, about: About) -> None:
+    def make(
+        self, embedder: Embedder, reader: Reader, output: Path, manifest_entries: ManifestEntries
+    ) -> None:
         """Write the vectors of a shard and their manifest."""
         from bertcli.runs.vector_run import VectorRun, VectorTarget
 
         target = VectorTarget(
             output,
-            self.form,
+            self.file_format,
             self.precision,
             resume=not self.overwrite,
             overwrite=self.overwrite,
         )
-        VectorRun(loaded, reader, target, about).execute()
+        VectorRun(embedder, reader, target, manifest_entries).execute()
 
 
 @dataclass(frozen=True)
-class TokenizeJob(_Job):
+class TokenizeJob(ShardJobBase):
     """Compute token ids of texts."""
 
     layout: Layout
-    form: str
+    file_format: str
     extra: tuple[str, ...] = ()
     parse_special: bool = True
     window: int = RECORDS_PER_WINDOW  # number of records that are padded together
@@ -239,35 +241,37 @@ class TokenizeJob(_Job):
         """Load the tokenizer."""
         folder = self.model(files=TOKENIZER_FILES)
         tokenizer = Tokenizer.load(folder, parse_special=self.parse_special)
-        by = {
+        fingerprint = {
             "model": folder.name,
-            "tokenizer": tokenizer_of(folder.encoder),
+            "tokenizer": tokenizer_digests(folder.encoder),
             "layout": asdict(self.layout),
             "extra": self.extra,
             "parse_special": self.parse_special,
         }
-        return ReadyJob(tokenizer, by, tokenizer.cut_at(self.layout))
+        return ReadyJob(tokenizer, fingerprint, tokenizer.cut_at(self.layout))
 
-    def make(self, loaded: Tokenizer, reader: Reader, output: Path, about: About) -> None:
+    def make(
+        self, tokenizer: Tokenizer, reader: Reader, output: Path, manifest_entries: ManifestEntries
+    ) -> None:
         """Write the token ids of a shard and their manifest."""
-        token_output = TokenOutput(self.layout, self.extra, self.form)
-        run = token_output.run(reader, loaded, self.window)
+        token_output = TokenOutput(self.layout, self.extra, self.file_format)
+        run = token_output.run(reader, tokenizer, self.window)
         files = OutputFiles(output)
         with files.locked():
             # If the run is killed after the output was renamed, this manifest identifies it.
             with (
-                files.new_output(json_text(about)) as raw,
-                packed(output, raw) as file,
-                writer_of(token_output.writer, to_file=True)(file) as put,
+                files.new_output(json_text(manifest_entries)) as raw,
+                compressing(output, raw) as file,
+                writer_of(token_output.writer, to_file=True)(file) as write,
             ):
-                token_output.write(run, run, put)
-            put_json(
+                token_output.write(run, run, write)
+            write_json_atomically(
                 files.manifest,
                 {
-                    **about,
+                    **manifest_entries,
                     "bertcli": __version__,
                     "output": output.name,
-                    "format": self.form,
+                    "format": self.file_format,
                     "counts": asdict(run.tally) | {"skipped": reader.skipped},
                     "rows": run.tally.records,
                     "sha256": sha256(output),
@@ -281,7 +285,7 @@ ShardJob = EmbedJob | TokenizeJob
 # --- which files ---
 
 
-def plan(source: Input, output: str, form: str) -> list[Shard]:
+def plan_shards(source: Input, output: str, file_format: str) -> list[Shard]:
     """Return the shards of the patterns of a source: one output file per input file, in order.
 
     Outputs keep the folder structure of the input. Raises UsageError for input that is not files,
@@ -294,31 +298,32 @@ def plan(source: Input, output: str, form: str) -> list[Shard]:
     files = {  # without duplicates: each path of a host once
         (pattern.partition("://")[2].partition("/")[0], path): (pattern, path)
         for pattern in source.paths
-        for path in listed(pattern)
-        if path in pattern or is_data(named(pattern, path), source, glob=has_magic(pattern))
+        for path in list_files(pattern)
+        if path in pattern or is_data(public_name(pattern, path), source, glob=has_magic(pattern))
     }
     if not files:
         raise no_data(public(", ".join(source.paths)), source)
-    names = [named(*address) for address in files.values()]
+    names = [public_name(*address) for address in files.values()]
     base = os.path.commonpath([os.path.dirname(file) for file in names])
     folder = output.rstrip("/")
     shards: dict[str, Shard] = {}  # output -> its shard
     for file, address in zip(names, files.values(), strict=True):
         name = os.path.relpath(file, base)
-        for suffixes in (PACKED, INPUT_SUFFIXES):
+        for suffixes in (COMPRESSED_SUFFIXES, INPUT_SUFFIXES):
             stem, suffix = os.path.splitext(name)
-            name = stem if suffix.lower() in suffixes else name
-        shard = Shard(file, f"{folder}/{name}.{form}", *address)
-        other = shards.setdefault(shard.output, shard)
-        if other is not shard:
+            if suffix.lower() in suffixes:
+                name = stem
+        shard = Shard(file, f"{folder}/{name}.{file_format}", *address)
+        earlier = shards.setdefault(shard.output, shard)
+        if earlier is not shard:
             raise InputError(
-                f"{other.source} and {file} would both be written to {name}",
+                f"{earlier.source} and {file} would both be written to {name}",
                 "rename one of them",
             )
     if is_local(folder):
-        places = {local_path(place).parent for place in shards}
-        own = chain.from_iterable(place.glob("*") for place in places)
-        refuse_inputs(map(local_path, names), [local_path(folder), *own])
+        folders = {local_path(place).parent for place in shards}
+        outputs = chain.from_iterable(place.glob("*") for place in folders)
+        refuse_inputs(map(local_path, names), [local_path(folder), *outputs])
     return [*shards.values()]
 
 
@@ -335,7 +340,7 @@ class ShardRun:
     shards: Sequence[Shard]
     pool: Pool
 
-    def execute(self, show: Show = show_nothing) -> list[Done]:
+    def execute(self, show: Show = show_nothing) -> list[ShardResult]:
         """Process the shards and return their results.
 
         A worker processes one shard at a time, and is replaced if it dies. Raises BertcliError as
@@ -346,16 +351,16 @@ class ShardRun:
 
         resources: dict[str, Any] = {"num_cpus": self.pool.cpus, "num_gpus": self.pool.gpus}
         actor: Any = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **resources)(ShardWorker)
-        busy = ActorPool(
+        worker_pool = ActorPool(
             [actor.remote(self.job) for _ in range(min(self.pool.workers or 1, len(self.shards)))]
         )
         for shard in self.shards:
-            busy.submit(lambda worker, shard: worker.make.remote(shard), shard)
-        done: list[Done] = []
+            worker_pool.submit(lambda worker, shard: worker.make.remote(shard), shard)
+        results: list[ShardResult] = []
         try:
-            while busy.has_next():
-                show(Advance(len(done), "shards", len(done) / len(self.shards)))
-                done.append(busy.get_next_unordered())
+            while worker_pool.has_next():
+                show(Advance(len(results), "shards", len(results) / len(self.shards)))
+                results.append(worker_pool.get_next_unordered())
         except ray.exceptions.RayError as failed:
             cause = getattr(failed, "cause", failed)
             if isinstance(cause, BertcliError):
@@ -367,30 +372,31 @@ class ShardRun:
                 f"{option('workers')}; the "
                 "same command continues this run",
             ) from failed
-        return done
+        return results
 
 
 # --- results ---
 
-NAME = "manifest.json"
+MANIFEST_NAME = "manifest.json"
 
 
-def totals(done: Sequence[Done]) -> TokenCounts:
+def total_counts(results: Sequence[ShardResult]) -> TokenCounts:
     """Return the summed counts of all shards."""
     tally = TokenCounts()
-    for shard in done:
+    for shard in results:
         tally.merge(shard.tally)
     return tally
 
 
-def put_manifest(folder: str, done: Sequence[Done]) -> None:
+def write_manifest(folder: str, results: Sequence[ShardResult]) -> None:
     """Write the manifest of the run next to its shards, sorted by output name."""
     base = folder.rstrip("/")
-    ordered = sorted(done, key=lambda result: result.shard.output)
+    ordered = sorted(results, key=lambda result: result.shard.output)
     value = {
         "bertcli": __version__,
-        "by": ordered[0].by,
-        "counts": asdict(totals(done)) | {"skipped": sum(result.skipped for result in done)},
+        "by": ordered[0].fingerprint,
+        "counts": asdict(total_counts(results))
+        | {"skipped": sum(result.skipped for result in results)},
         "shards": [
             {
                 "source": result.shard.source,
@@ -402,26 +408,26 @@ def put_manifest(folder: str, done: Sequence[Done]) -> None:
         ],
     }
     if is_local(base):
-        put_json(local_path(base) / NAME, value)
+        write_json_atomically(local_path(base) / MANIFEST_NAME, value)
         return
-    with filesystem(f"{base}/{NAME}") as (fs, path):
+    with filesystem(f"{base}/{MANIFEST_NAME}") as (fs, path):
         fs.pipe_file(path, json_text(value))
 
 
-def told(done: Sequence[Done], seconds: float) -> str:
+def summary_line(results: Sequence[ShardResult], seconds: float) -> str:
     """Return a line with the amount of work done and its speed."""
-    new = [result for result in done if not result.passed_over]
-    tally = totals(new)
+    new = [result for result in results if not result.was_complete]
+    tally = total_counts(new)
     return (
-        f"{len(new)} of {len(done)} shards made, {len(done) - len(new)} already done: "
+        f"{len(new)} of {len(results)} shards made, {len(results) - len(new)} already done: "
         f"{tally.records:,} texts, {tally.tokens:,} tokens in {seconds:.1f} s"
     )
 
 
 # --- the cluster ---
 
-PATIENCE = 10.0  # seconds to wait for a cluster's answer
-MOST_CPUS = 4  # default CPUs of a worker: small models gain little from more
+TIMEOUT_SECONDS = 10.0  # for a cluster's answer
+MAX_CPUS = 4  # default CPUs of a worker: small models gain little from more
 
 
 @dataclass(frozen=True)
@@ -441,13 +447,16 @@ class Pool:
         gpus = self.gpus
         if gpus is None:
             gpus = float(any(node.get("GPU") for node in nodes))
-        places = [
+        capacities = [  # of each node: its CPUs, and the number of workers that its GPUs allow
             (int(node.get("CPU", 0)), int(node.get("GPU", 0) // gpus) if gpus else 1)
             for node in nodes
         ]
-        shares = (have // most for have, most in places if most)
-        cpus = self.cpus or max(1, min([MOST_CPUS, *shares]))
-        room = sum(min(have // cpus, most) if gpus else have // cpus for have, most in places)
+        shares = (node_cpus // workers for node_cpus, workers in capacities if workers)
+        cpus = self.cpus or max(1, min([MAX_CPUS, *shares]))
+        room = sum(
+            min(node_cpus // cpus, workers) if gpus else node_cpus // cpus
+            for node_cpus, workers in capacities
+        )
         if not room or (self.workers or 0) > room:
             raise UsageError(
                 f"the cluster has no room for {self.workers or 1} workers of {cpus} CPUs and "
@@ -473,9 +482,12 @@ def connected(address: str | None) -> Iterator[list[dict[str, float]]]:
     # Ray prints to stdout, at any log level, that a worker died and its task will be retried.
     with redirect_stdout(sys.stderr):
         try:
-            parts = urlsplit(address if "://" in address else f"//{address}")
-            if address not in ("local", "auto") and parts.hostname:  # Ray retries for minutes
-                socket.create_connection((parts.hostname, parts.port or 10001), PATIENCE).close()
+            address_parts = urlsplit(address if "://" in address else f"//{address}")
+            if (
+                address not in ("local", "auto") and address_parts.hostname
+            ):  # Ray retries for minutes
+                host = (address_parts.hostname, address_parts.port or 10001)
+                socket.create_connection(host, TIMEOUT_SECONDS).close()
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as failed:
             reason = str(failed).strip().split("\n")[0]

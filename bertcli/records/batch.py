@@ -12,12 +12,15 @@ from typing import Any, overload
 
 from bertcli.records.record import Record, Text
 
+# Columns that are None if no record has a value: pairs, ids, extras and tokens.
+OPTIONAL_COLUMNS = (1, 2, 3, 6)
+
 
 @dataclass(frozen=True, eq=False)
 class RecordBatch(Sequence[Record]):
     """Records as columns, in the field order of `Record`. A `Record` is created only on access.
 
-    ``pairs``, ``ids``, ``extras`` and ``tokens`` are None if no record has any.
+    ``pairs``, ``ids``, ``extras`` (carried fields) and ``tokens`` are None if no record has any.
     """
 
     texts: Sequence[Text]
@@ -37,9 +40,9 @@ class RecordBatch(Sequence[Record]):
         for record in records:
             for column, value in zip(columns, record, strict=True):
                 column.append(value)
-        for at in (1, 2, 3, 6):
-            if columns[at].count(None) == len(columns[at]):
-                columns[at] = None
+        for index in OPTIONAL_COLUMNS:
+            if columns[index].count(None) == len(columns[index]):
+                columns[index] = None
         return cls(*columns)
 
     @classmethod
@@ -47,12 +50,13 @@ class RecordBatch(Sequence[Record]):
         """Return the concatenation of some batches."""
         if len(blocks) == 1:
             return blocks[0]
-        columns: list[Any] = []
-        for parts in zip(*(block.columns for block in blocks), strict=True):
-            both = zip(parts, blocks, strict=True)
-            rows = chain.from_iterable(part or repeat(None, len(block)) for part, block in both)
-            columns.append([*rows] if any(parts) else None)
-        return cls(*columns)
+        joined: list[Any] = []
+        for columns in zip(*(block.columns for block in blocks), strict=True):
+            values: list[Any] = []
+            for column, block in zip(columns, blocks, strict=True):
+                values.extend(column or repeat(None, len(block)))
+            joined.append(values if any(columns) else None)
+        return cls(*joined)
 
     @property
     def columns(self) -> tuple[Sequence[Any] | None, ...]:
@@ -82,18 +86,18 @@ class RecordBatch(Sequence[Record]):
         """All strings of the records: texts and pairs, or their words."""
         if self.pairs is None and not self.is_split:
             return self.texts  # type: ignore[return-value]
-        both = zip(self.texts, self.pairs or repeat(None), strict=False)
-        filled = filter(None, chain.from_iterable(both))
-        return chain.from_iterable([text] if isinstance(text, str) else text for text in filled)
+        texts_and_pairs = zip(self.texts, self.pairs or repeat(None), strict=False)
+        texts = filter(None, chain.from_iterable(texts_and_pairs))
+        return chain.from_iterable([text] if isinstance(text, str) else text for text in texts)
 
     @property
-    def weights(self) -> Iterable[int]:
+    def lengths(self) -> Iterable[int]:
         """The number of characters of each record."""
-        measure = (lambda text: sum(map(len, text))) if self.is_split else len
-        of_texts = map(measure, self.texts)
+        count = (lambda text: sum(map(len, text))) if self.is_split else len
+        text_lengths = map(count, self.texts)
         if self.pairs is None:
-            return of_texts
-        return map(add, of_texts, (measure(pair or "") for pair in self.pairs))
+            return text_lengths
+        return map(add, text_lengths, (count(pair or "") for pair in self.pairs))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -102,30 +106,31 @@ class RecordBatch(Sequence[Record]):
         return map(Record, *(repeat(None) if c is None else c for c in self.columns))
 
     @overload
-    def __getitem__(self, at: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, at: slice) -> RecordBatch: ...
-    def __getitem__(self, at: int | slice) -> Record | RecordBatch:
-        fields: Any = (None if column is None else column[at] for column in self.columns)
-        return RecordBatch(*fields) if isinstance(at, slice) else Record(*fields)
+    def __getitem__(self, index: slice) -> RecordBatch: ...
+    def __getitem__(self, index: int | slice) -> Record | RecordBatch:
+        fields: Any = (None if column is None else column[index] for column in self.columns)
+        return RecordBatch(*fields) if isinstance(index, slice) else Record(*fields)
 
     def take(self, rows: Sequence[int]) -> RecordBatch:
         """Return a batch of the rows with these indexes."""
-        return RecordBatch(*(c and [c[at] for at in rows] for c in self.columns))  # type: ignore[arg-type]
+        return RecordBatch(*(c and [c[row] for row in rows] for c in self.columns))  # type: ignore[arg-type]
 
     def without(self, names: Collection[str]) -> RecordBatch:
         """Return the records without these carried fields."""
         if not (names and self.extras):
             return self
         extras = [
-            {k: v for k, v in (extra or {}).items() if k not in names} or None
-            for extra in self.extras
+            {name: value for name, value in (fields or {}).items() if name not in names} or None
+            for fields in self.extras
         ]
         return replace(self, extras=extras if any(extras) else None)
 
 
 CHARACTERS = 4 << 20  # per window: some hundred MB as tokens
-FIRST_RECORDS, FIRST_CHARACTERS = 64, 1 << 13  # of the first window, if windows grow
+FIRST_RECORDS = 64  # of the first window, if windows grow
+FIRST_CHARACTERS = 1 << 13  # of the first window, if windows grow
 
 
 def record_windows(
@@ -144,32 +149,34 @@ def record_windows(
     first windows are small, so that a run commits early, and windows are the same wherever the run
     resumes.
     """
-    parts: list[RecordBatch] = []
-    done = growing_from
+    batches: list[RecordBatch] = []  # of the next window
+    yielded = growing_from
 
     def limits() -> tuple[int, int]:
         """Return the maximum number of records and characters of the next window."""
-        if done is None:
+        if yielded is None:
             return size, characters
-        growth = max(1, done // FIRST_RECORDS)
+        growth = max(1, yielded // FIRST_RECORDS)
         return min(size, FIRST_RECORDS * growth), min(characters, FIRST_CHARACTERS * growth)
 
-    missing, room = limits()
+    records_left, characters_left = limits()
     for block in map(RecordBatch.of, blocks):
         start = 0
-        ends = [*accumulate(block.weights, initial=0)]
+        offsets = [*accumulate(block.lengths, initial=0)]  # of the records, in characters
         while start < len(block):
-            stop = min(start + missing, bisect_left(ends, ends[start] + room), len(block))
-            parts.append(block[start:stop])
-            missing = missing - stop + start
-            room = room - ends[stop] + ends[start]
+            last = bisect_left(offsets, offsets[start] + characters_left)
+            stop = min(start + records_left, last, len(block))
+            batches.append(block[start:stop])
+            records_left -= stop - start
+            characters_left -= offsets[stop] - offsets[start]
             start = stop
-            if not missing or room <= 0 or (stop == len(block) and not full):
-                window = RecordBatch.joined(parts)
-                if done is not None:
-                    done += len(window)
+            is_full = not records_left or characters_left <= 0
+            if is_full or (stop == len(block) and not full):
+                window = RecordBatch.joined(batches)
+                if yielded is not None:
+                    yielded += len(window)
                 yield window
-                parts = []
-                missing, room = limits()
-    if parts:
-        yield RecordBatch.joined(parts)
+                batches = []
+                records_left, characters_left = limits()
+    if batches:
+        yield RecordBatch.joined(batches)

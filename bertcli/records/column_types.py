@@ -16,7 +16,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from bertcli.errors import InputError
-from bertcli.formats.delimited import DelimitedRows, handfuls
+from bertcli.formats.delimited import DelimitedRows, row_blocks
 from bertcli.formats.registry import FORMATS
 from bertcli.io.streams import (
     LineDecoder,
@@ -48,14 +48,17 @@ def number_columns(source: Input) -> dict[str, NumberType]:
         with delimited_rows(path, source) as rows:
             _, names = next(rows, (1, []))
             rows.columns = len(names)
-            found = {name: columns.setdefault(name, NumberColumn()) for name in names}
-            for batch in handfuls(rows):
-                left = [(names.index(name), column) for name, column in found.items()]
-                left = [(index, column) for index, column in left if not column.has_text]
-                if not left:
+            file_columns = {name: columns.setdefault(name, NumberColumn()) for name in names}
+            for batch in row_blocks(rows):
+                undecided = [
+                    (names.index(name), column)
+                    for name, column in file_columns.items()
+                    if not column.has_text
+                ]
+                if not undecided:
                     break
                 cells = [row for _, row in batch if len(row) == len(names)]
-                for index, column in left:
+                for index, column in undecided:
                     column.add([row[index] for row in cells])
     return {name: column.type for name, column in columns.items() if column.type}
 
@@ -107,7 +110,7 @@ def to_numbers(
 @contextmanager
 def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
     """Yield a reader of a file's rows that ignores unreadable rows: `Reader` reports them."""
-    is_tabbed = FORMATS[source.format_of(path)].delimiter == "\t"
+    is_tsv = FORMATS[source.format_of(path)].delimiter == "\t"
     encoding = source.format_options.encoding
     with open_bytes(path) as stream:
         if "a\n".encode(encoding) != b"a\n":  # not divisible at newline bytes, such as UTF-16
@@ -118,12 +121,12 @@ def delimited_rows(path: str, source: Input) -> Iterator[DelimitedRows]:
             stream,
             decode,
             source.format_options.max_record_bytes,
-            tabs=is_tabbed,
+            tabs=is_tsv,
             delimiter=source.format_options.delimiter,
         )
-        rows.skip = leave_out
+        rows.skip = ignore_error
         yield rows
 
 
-def leave_out(error: InputError) -> None:
+def ignore_error(error: InputError) -> None:
     """Ignore the error of an unreadable row."""

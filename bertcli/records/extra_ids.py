@@ -64,19 +64,18 @@ def sentence_ids(record: Record, sentences: Sequence[str], field: str) -> Sequen
 
     Raises InputError, with the field name, unless the document has ids for its sentences.
     """
-    listed = (record.extra or {}).get(field)
-    if isinstance(listed, list) and any(isinstance(ids, list) for ids in listed):
-        if len(listed) != len(sentences):
-            raise unfit_ids(record, field, len(listed), counted(len(sentences), "sentence"))
-        parts = [record._replace(text=sentence) for sentence in sentences]
+    value = (record.extra or {}).get(field)
+    if isinstance(value, list) and any(isinstance(ids, list) for ids in value):
+        if len(value) != len(sentences):
+            raise unfit_ids(record, field, len(value), counted(len(sentences), "sentence"))
         return [
-            extra_ids(part._replace(extra={field: ids}), field)
-            for part, ids in zip(parts, listed, strict=True)
+            extra_ids(record._replace(text=sentence, extra={field: ids}), field)
+            for sentence, ids in zip(sentences, value, strict=True)
         ]
     ids = extra_ids(record._replace(text="\n".join(sentences)), field)
     if isinstance(ids, int):
         return [ids] * len(sentences)
-    ends = [*accumulate((len(word_starts(sentence)) for sentence in sentences), initial=0)]
-    if len(sentences) > 1 and len(ids) != ends[-1]:
-        raise unfit_ids(record, field, len(ids), counted(ends[-1], "word"))
-    return [ids[start:end] for start, end in pairwise([*ends[:-1], len(ids)])]
+    offsets = [*accumulate((len(word_starts(sentence)) for sentence in sentences), initial=0)]
+    if len(sentences) > 1 and len(ids) != offsets[-1]:
+        raise unfit_ids(record, field, len(ids), counted(offsets[-1], "word"))
+    return [ids[start:end] for start, end in pairwise([*offsets[:-1], len(ids)])]

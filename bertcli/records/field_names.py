@@ -15,7 +15,7 @@ from typing import Any
 from bertcli.errors import BertcliError
 from bertcli.formats.registry import FORMATS, FileFormat, load
 from bertcli.io.streams import open_bytes, read_chunk
-from bertcli.records.column_types import delimited_rows, leave_out
+from bertcli.records.column_types import delimited_rows, ignore_error
 from bertcli.records.input import Input
 from bertcli.records.record_fields import hits_of
 
@@ -36,40 +36,40 @@ def field_names(path: str, source: Input) -> list[str]:
 
 
 def _names_in(path: str, source: Input) -> list[str]:
-    file_format = FORMATS[source.format_of(path)]
-    if file_format.is_columnar:
-        from bertcli.formats.parquet import nested_names, opened
+    entry = FORMATS[source.format_of(path)]
+    if entry.is_columnar:
+        from bertcli.formats.parquet import nested_names, open_parquet
 
-        with opened(path, path) as table:
+        with open_parquet(path, path) as table:
             return [*nested_names(table.schema)]
-    if file_format.delimiter:
+    if entry.delimiter:
         with delimited_rows(path, source) as rows:
             _, names = next(rows, (1, []))
             return names
-    if file_format.is_json:
+    if entry.is_json:
         return [name for value in _first_objects(path, source) for name in _keys(value)]
-    if file_format.reader:
-        return [name for value in _first_rows(path, source, file_format) for name in value]
+    if entry.reader:
+        return [name for value in _first_rows(path, source, entry) for name in value]
     return []
 
 
-def _first_rows(path: str, source: Input, file_format: FileFormat) -> Iterator[Mapping[str, Any]]:
+def _first_rows(path: str, source: Input, entry: FileFormat) -> Iterator[Mapping[str, Any]]:
     """Yield the first rows of a format that has a row reader."""
     with open_bytes(path) as stream:
-        beginning = read_chunk(stream, path, MAX_BYTES)
-    lines = enumerate(beginning.decode(source.format_options.encoding, "replace").splitlines(), 1)
-    rows = load(file_format.reader)(lines, path, leave_out)
+        head = read_chunk(stream, path, MAX_BYTES)
+    lines = enumerate(head.decode(source.format_options.encoding, "replace").splitlines(), 1)
+    rows = load(entry.reader)(lines, path, ignore_error)
     for _, row in islice(rows, MAX_OBJECTS):
         yield row
 
 
 def _first_objects(path: str, source: Input) -> Iterator[Mapping[str, Any]]:
     """Yield the first objects of JSON lines, of a JSON list, or of multi-line objects."""
-    beginning = b""
+    head = b""
     with open_bytes(path) as stream:
-        while len(beginning) < MAX_BYTES and (chunk := read_chunk(stream, path)):
-            beginning += chunk
-    text = beginning.decode(source.format_options.encoding, "replace").lstrip("\ufeff \t\r\n[")
+        while len(head) < MAX_BYTES and (chunk := read_chunk(stream, path)):
+            head += chunk
+    text = head.decode(source.format_options.encoding, "replace").lstrip("\ufeff \t\r\n[")
     decoder = json.JSONDecoder()
     for _ in range(MAX_OBJECTS):
         try:

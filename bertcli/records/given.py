@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from bertcli.errors import InputError, UsageError
+from bertcli.formats.registry import WHOLE_FILE
 from bertcli.keywords import refuse_other_choices, refuse_unknown
-from bertcli.records.input import PARTS, Input, input_files, option_names
+from bertcli.records.input import OPTION_GROUPS, Input, input_files, option_names
 from bertcli.records.reader import Divide, Reader, is_frame
 from bertcli.records.record import Record, checked
 from bertcli.records.record_fields import record_fields
 
 # Reading options, as at the command line.
-READING = (
+READING_OPTIONS = (
     "text_field",
     "join",
     "pair_field",
@@ -39,8 +40,8 @@ READING = (
     "encoding",
     "encoding_errors",
 )
-RENAMED = {"keep_fields": "keep", "input_format": "format"}  # option -> its name in `Input`
-BLOCK = 1024  # records per block
+INPUT_NAMES = {"keep_fields": "keep", "input_format": "format"}  # option -> its name in `Input`
+RECORDS_PER_BLOCK = 1024  # records per block
 
 
 class GivenRecords(Reader):
@@ -60,9 +61,9 @@ class GivenRecords(Reader):
         return GivenRecords(self.items, self.source.changed(**options), divide=self.divide)
 
     def _blocks(self) -> Iterator[Sequence[Record]]:
-        for first in range(0, len(self.items), BLOCK):
-            numbers = range(first + 1, first + 1 + BLOCK)
-            yield self.collect(self._record, self.items[first : first + BLOCK], numbers)
+        for start in range(0, len(self.items), RECORDS_PER_BLOCK):
+            numbers = range(start + 1, start + 1 + RECORDS_PER_BLOCK)
+            yield self.collect(self._record, self.items[start : start + RECORDS_PER_BLOCK], numbers)
 
     def _record(self, item: Any, number: int) -> Record:
         if isinstance(item, Record):
@@ -85,29 +86,30 @@ def input_from(options: Mapping[str, Any], **settings: Any) -> Input:
     Raises UsageError for an unknown option, or for a value that is not one of its choices.
     """
     refuse_unknown(options, option_names())
-    for record in (Input, *PARTS.values()):
-        refuse_other_choices(record, options)
+    for group in (Input, *OPTION_GROUPS.values()):
+        refuse_other_choices(group, options)
     return Input.of(**options, **settings)
 
 
 def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reader:
-    """Return a reader of ``texts``, with the ``options`` listed in READING.
+    """Return a reader of ``texts``, with the ``options`` listed in READING_OPTIONS.
 
     ``texts`` is the name of a file, a folder or a glob (a string or a path); an iterable of texts,
     pairs, records or mappings of fields; or a pandas, polars or Arrow data frame. ``settings`` are
     other options of an `Input`. Raises UsageError for an option that does not apply, InputError for
     a file that does not exist.
     """
-    fields = {RENAMED.get(name, name): value for name, value in options.items() if name != "whole"}
-    if options.get("whole"):
-        fields["format"] = "whole"
-    keep = fields.get("keep", "")
+    values = {INPUT_NAMES.get(name, name): value for name, value in options.items()}
+    if values.pop("whole", False):
+        values["format"] = WHOLE_FILE
+    keep = values.get("keep", "")
     if isinstance(keep, bool):
-        fields["keep"] = "*" if keep else None
+        values["keep"] = "*" if keep else None
     elif not isinstance(keep, str):
-        fields["keep"] = ",".join(keep)
-    known = option_names()
-    source = input_from({name: fields[name] for name in fields if name in known}, **settings)
+        values["keep"] = ",".join(keep)
+    names = option_names()
+    input_options = {name: value for name, value in values.items() if name in names}
+    source = input_from(input_options, **settings)
     if isinstance(texts, str | Path):
         return Reader(replace(source, paths=input_files([os.fspath(texts)], source)))
     if is_frame(texts):

@@ -14,7 +14,7 @@ from bertcli.errors import LOG, option
 from bertcli.formats.delimited import cells_in
 
 # Common column names in data sets, in lower case.
-COLUMNS = {
+COMMON_COLUMNS = {
     "id", "text", "body", "title", "content", "sentence", "document", "review", "comment",
     "message", "description", "abstract", "headline", "tweet", "post", "utterance", "question",
     "label",
@@ -26,7 +26,7 @@ PAIR_COLUMNS = {
     "candidate", "reference", "source", "target", "left", "right", "first", "second",
 }  # fmt: skip
 DELIMITERS = (",", "\t", ";")
-NAME = re.compile(r"[^\W\d]([\w .-]{0,38}\w)?")  # "review_text", "Review Text"
+COLUMN_NAME = re.compile(r"[^\W\d]([\w .-]{0,38}\w)?")  # "review_text", "Review Text"
 
 
 def note_table(first: str, second: str) -> None:
@@ -37,15 +37,15 @@ def note_table(first: str, second: str) -> None:
     """
     for delimiter in DELIMITERS:
         names = cells_in(first, delimiter)
-        if not _are_names(names) or COLUMNS.isdisjoint(map(str.lower, names)):
+        if not _are_names(names) or COMMON_COLUMNS.isdisjoint(map(str.lower, names)):
             continue
         if len(cells_in(second, delimiter)) != len(names) and second.count('"') % 2 == 0:
             continue
         file_format = "tsv" if delimiter == "\t" else "csv"
-        how = option("input_format", file_format)
+        options = option("input_format", file_format)
         if delimiter == ";":
-            how += f" {option('delimiter')} ';'"
-        LOG.note(f"stdin looks like {file_format.upper()}; {how} reads its columns")
+            options += f" {option('delimiter')} ';'"
+        LOG.note(f"stdin looks like {file_format.upper()}; {options} reads its columns")
         return
 
 
@@ -56,14 +56,14 @@ def note_header(where: str, cells: Sequence[str], file_format: str) -> None:
         return
     first, second = cells
     fields = f"{option('text_field', first)} {option('pair_field', second)}"
-    how = f"{option('input')} FILE {option('input_format', file_format)} {fields}"
+    options = f"{option('input')} FILE {option('input_format', file_format)} {fields}"
     LOG.note(
         f"{where}: read as a pair, but {first!r} and {second!r} look like a header, which "
-        f"a file of {option('pairs')} has not; {how} reads it"
+        f"a file of {option('pairs')} has not; {options} reads it"
     )
 
 
 def _are_names(cells: Sequence[str]) -> bool:
     """Return True for two or more different words without surrounding spaces."""
     is_table = 2 <= len(cells) == len({*cells})
-    return is_table and all(map(NAME.fullmatch, cells))
+    return is_table and all(map(COLUMN_NAME.fullmatch, cells))

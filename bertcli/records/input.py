@@ -116,10 +116,10 @@ class Input:
 
     def changed(self, **options: Any) -> Self:
         """Return a copy with other values of some options, wherever they belong."""
-        for name, record in PARTS.items():
-            part = options.pop(name, getattr(self, name))
-            of_part = {key: options.pop(key) for key in option_names(record) & options.keys()}
-            options[name] = replace(part, **of_part) if of_part else part
+        for name, group_class in OPTION_GROUPS.items():
+            group = options.pop(name, getattr(self, name))
+            changes = {key: options.pop(key) for key in option_names(group_class) & options.keys()}
+            options[name] = replace(group, **changes) if changes else group
         return replace(self, **options)
 
     def __post_init__(self) -> None:
@@ -159,24 +159,24 @@ class Input:
     @property
     def options(self) -> dict[str, Any]:
         """All options at one level, under their names in manifests."""
-        values = {name: value for name, value in vars(self).items() if name not in PARTS}
-        for part in PARTS:
-            values |= vars(getattr(self, part))
+        values = {name: value for name, value in vars(self).items() if name not in OPTION_GROUPS}
+        for name in OPTION_GROUPS:
+            values |= vars(getattr(self, name))
         return {PUBLIC_NAMES.get(name, name): value for name, value in values.items()}
 
     def format_of(self, path: str) -> str:
         """Return the format of a file: the given one, otherwise by suffix."""
-        form = self.format_options.format
-        if form == "auto":
-            form = INPUT_SUFFIXES.get(suffix_of(path), TXT)
-            if self.format_options.are_pairs and not has_fields(form):
-                form = TSV  # a line of text is not a pair
-        if form in ARRAYS and not self.ids:
-            raise InputError(f"{path}: {form} holds numbers, not texts")
-        return form
+        file_format = self.format_options.format
+        if file_format == "auto":
+            file_format = INPUT_SUFFIXES.get(suffix_of(path), TXT)
+            if self.format_options.are_pairs and not has_fields(file_format):
+                file_format = TSV  # a line of text is not a pair
+        if file_format in ARRAYS and not self.ids:
+            raise InputError(f"{path}: {file_format} holds numbers, not texts")
+        return file_format
 
 
-PARTS = {"format_options": FormatOptions, "fields": FieldSelection}
+OPTION_GROUPS = {"format_options": FormatOptions, "fields": FieldSelection}  # fields of `Input`
 # Options with another name in manifests and in `Source`.
 PUBLIC_NAMES = {
     "example_text_fields": "text_fields",
@@ -188,32 +188,35 @@ PUBLIC_NAMES = {
 }
 
 
-def option_names(record: type[Input | FormatOptions | FieldSelection] = Input) -> frozenset[str]:
-    """Return the option names of an input including its option groups, or of one group."""
-    names = {field.name for field in fields(record)}
-    if record is Input:
-        names = names.difference(PARTS).union(*map(option_names, PARTS.values()))
+def option_names(group: type[Input | FormatOptions | FieldSelection] = Input) -> frozenset[str]:
+    """Return the option names of an input with its option groups, or of one group."""
+    names = {field.name for field in fields(group)}
+    if group is Input:
+        names = names.difference(OPTION_GROUPS).union(*map(option_names, OPTION_GROUPS.values()))
     return frozenset(names)
 
 
-def has_fields(form: str) -> bool:
+def has_fields(file_format: str) -> bool:
     """Return True if records of a format have fields besides the text."""
-    return not FORMATS[form].can_hold(Holds.TEXTS)
+    return not FORMATS[file_format].can_hold(Holds.TEXTS)
 
 
-NAMED_FILES = 5  # skipped files of a folder (or their suffixes) that a note lists
-# Suffixes of files that bertcli writes beside its outputs.
-OF_SEARCH_INDEX = (".vectors.npy", ".rows.npz")
-OURS = ("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz", *OF_SEARCH_INDEX)
+MAX_LISTED_FILES = 5  # skipped files of a folder (or their suffixes) that a note lists
+# Endings of files that bertcli writes beside its outputs.
+SEARCH_INDEX_ENDINGS = (".vectors.npy", ".rows.npz")
+SIDE_FILE_ENDINGS = (
+    *("manifest.json", ".errors.jsonl", ".index.jsonl", ".terms.npz"),
+    *SEARCH_INDEX_ENDINGS,
+)
 
 
-def input_files(named: Iterable[str], source: Input) -> tuple[str, ...]:
+def input_files(names: Iterable[str], source: Input) -> tuple[str, ...]:
     """Return the files to read, in the order given; files of a folder or glob are sorted.
 
     Skipped files of a folder are noted. Raises InputError for a name that matches no file.
     """
     files: list[str] = []
-    for name in named:
+    for name in names:
         if name == "-":
             files.append(name)
         elif os.path.isdir(name):
@@ -236,75 +239,83 @@ def is_data(name: str, source: Input, *, glob: bool = False) -> bool:
     """Return True if a file of a folder, or of a ``glob``, contains records, judged by its name."""
     is_chosen = glob or source.format_options.format != "auto"
     has_format = is_chosen or suffix_of(name) in _suffixes(source)
-    return has_format and not name.endswith(OURS)
+    return has_format and not name.endswith(SIDE_FILE_ENDINGS)
 
 
 def _suffixes(source: Input) -> list[str]:
-    return [end for end, form in INPUT_SUFFIXES.items() if source.ids or form not in ARRAYS]
+    """Return the suffixes of files in a folder that are read."""
+    formats = INPUT_SUFFIXES.items()
+    return [suffix for suffix, format_ in formats if source.ids or format_ not in ARRAYS]
 
 
-def no_data(named: str, source: Input) -> InputError:
+def no_data(names: str, source: Input) -> InputError:
     """Return the error for folders without record files."""
     suffixes = ", ".join(_suffixes(source))
     hint = (
         f"known: {suffixes}; {option('whole')} reads each file as one text, "
         f"{option('input_format')} as it says"
     )
-    return InputError(f"{named}: no files with a known suffix", hint)
+    return InputError(f"{names}: no files with a known suffix", hint)
 
 
 def _in_folder(folder: str, source: Input) -> list[str]:
-    def failed(error: OSError) -> None:
+    """Return the record files below a folder, sorted, and note the files that are skipped.
+
+    Raises InputError if there are none, or if a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
         raise unreadable(str(error.filename), error) from None
 
     paths = []
-    for place, folders, names in os.walk(folder, onerror=failed):
+    for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [os.path.join(place, name) for name in names if not name.startswith(".")]
+        paths += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     names_of_data = [path for path in paths if is_data(path, source)]
     data_files = sorted(filter(os.path.isfile, names_of_data))
     if broken := len(names_of_data) - len(data_files):
-        what = counted(broken, "broken link or special file", "broken links or special files")
-        LOG.note(f"{folder}: skipped {what}")
+        skipped = counted(broken, "broken link or special file", "broken links or special files")
+        LOG.note(f"{folder}: skipped {skipped}")
     if not data_files:
         raise no_data(folder, source)
-    others = [path for path in {*paths}.difference(names_of_data) if not path.endswith(OURS)]
-    if others:
-        LOG.note(f"{folder}: skipped {_unknown_files(others, folder)}")
+    others = {*paths}.difference(names_of_data)
+    unknown = [path for path in others if not path.endswith(SIDE_FILE_ENDINGS)]
+    if unknown:
+        LOG.note(f"{folder}: skipped {_unknown_files(unknown, folder)}")
     return data_files
 
 
 def _unknown_files(paths: Sequence[str], folder: str) -> str:
     """Return "2 files of unknown type: page.html, readme.org", or their counts by suffix."""
-    if len(paths) <= NAMED_FILES:
+    if len(paths) <= MAX_LISTED_FILES:
         listed = [os.path.relpath(path, folder) for path in sorted(paths)]
     else:
         suffixes = Counter(os.path.splitext(path)[1].lower() or "no suffix" for path in paths)
-        listed = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common(NAMED_FILES)]
-        if len(suffixes) > NAMED_FILES:
+        listed = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common(MAX_LISTED_FILES)]
+        if len(suffixes) > MAX_LISTED_FILES:
             listed.append("others")
     return f"{counted(len(paths), 'file')} of unknown type: {', '.join(listed)}"
 
 
-def _matches(name: str) -> Iterator[str]:
-    """Yield the files that a glob matches.
+def _matches(glob: str) -> Iterator[str]:
+    """Yield the files that a glob pattern matches.
 
     Wildcards match hidden names only if the pattern has one behind its first wildcard; ``**`` does
     not follow links to folders.
     """
-    pattern = Path(name) / "*" if name.endswith("**") else Path(name)  # the last one matches files
-    literal = len([*takewhile(lambda part: not has_magic(part), pattern.parts)])
-    takes_hidden = any(part.startswith(".") for part in pattern.parts[literal:])
+    pattern = Path(glob) / "*" if glob.endswith("**") else Path(glob)  # the last one matches files
+    literal_parts = len([*takewhile(lambda part: not has_magic(part), pattern.parts)])
+    takes_hidden = any(part.startswith(".") for part in pattern.parts[literal_parts:])
     base = Path(pattern.anchor)
     for path in base.glob(str(pattern.relative_to(base))):
-        is_hidden = any(part.startswith(".") for part in path.parts[literal:])
+        is_hidden = any(part.startswith(".") for part in path.parts[literal_parts:])
         if path.is_file() and (takes_hidden or not is_hidden):
             yield str(path)
 
 
-LONGEST_NAME = 1 << 15  # bytes; Linux has at most 4,096 in a path, Windows 32,767
-LARGEST_LIST = 256 << 20  # bytes of all names, each with its Python object
-OBJECT = 64
+MAX_NAME_BYTES = 1 << 15  # bytes; Linux has at most 4,096 in a path, Windows 32,767
+MAX_LIST_BYTES = 256 << 20  # bytes of all names, each with its Python object
+OBJECT_BYTES = 64
 
 
 def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
@@ -322,7 +333,7 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
     size = 0
     separator = b"\0" if null else b"\n"
     with open_bytes(path) as stream:
-        for block in blocks(stream, where, separator, LONGEST_NAME, refuse):
+        for block in blocks(stream, where, separator, MAX_NAME_BYTES, refuse):
             for index, line in enumerate(block.lines):
                 if block.number + index == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
@@ -330,8 +341,8 @@ def listed_files(path: str, *, null: bool) -> tuple[str, ...]:
                     line = line.removesuffix(b"\r")
                 if line:
                     names.append(os.fsdecode(line))
-                    size += len(line) + OBJECT
-            if size > LARGEST_LIST:
+                    size += len(line) + OBJECT_BYTES
+            if size > MAX_LIST_BYTES:
                 raise InputError(f"{where}: {len(names):,} names of files are too many", hint)
     if not names:
         raise InputError(f"{where}: the list of files is empty", hint)

@@ -23,7 +23,7 @@ from itertools import chain, count, islice
 from typing import IO, Any, TypeVar
 
 from bertcli.errors import LOG, SKIP, InputError, Messages, UsageError, counted, option
-from bertcli.formats.delimited import DelimitedRows, handfuls, refuse_other_columns
+from bertcli.formats.delimited import DelimitedRows, refuse_other_columns, row_blocks
 from bertcli.formats.file_types import BYTE_ORDER_MARKS, refuse_not_text
 from bertcli.formats.jsonl import object_in, value_of
 from bertcli.formats.registry import (
@@ -58,30 +58,37 @@ from bertcli.records.extra_ids import extra_ids
 from bertcli.records.headers import note_header, note_table
 from bertcli.records.input import Input, input_files
 from bertcli.records.record import Record, checked, is_empty
-from bertcli.records.record_fields import RecordFields, field_path, hits_of, no_pair, record_fields
+from bertcli.records.record_fields import (
+    RecordFields,
+    field_path,
+    hits_of,
+    not_two_columns,
+    record_fields,
+)
 
 T = TypeVar("T")
-BLOCK = 1024  # texts taken from an iterable at once
-ROWS = 1024  # rows of a format converted together
-Divide = Callable[
-    ["Reader", RecordBatch, int], Iterable[RecordBatch]
-]  # reader, records, index of the first in the run
-PAIRS, IDS = frozenset({str, type(None)}), frozenset({str, int, type(None)})
-OBJECTS = (
+TEXTS_PER_BLOCK = 1024  # texts taken from an iterable at once
+ROWS_PER_BLOCK = 1024  # rows of a format converted together
+# Splits records, such as into chunks: called with the reader, a block of records, and the index of
+# the first one in the run.
+Divide = Callable[["Reader", RecordBatch, int], Iterable[RecordBatch]]
+PAIR_TYPES = frozenset({str, type(None)})
+ID_TYPES = frozenset({str, int, type(None)})
+OBJECTS_HINT = (
     'each line is an object like {"text": "..."}; plain texts need '
     f"{option('input_format', 'txt')}"
 )
-BLANK = b"\0 \t\r\n"
-FEW = 16  # fewer lines are parsed one by one
+BLANK_BYTES = b"\0 \t\r\n"
+FEW_LINES = 16  # fewer lines are parsed one by one
 AS_TEXT = f"{option('input_format', 'txt')}: as text"
-READ_AS = {  # detected format of stdin -> note
+FORMAT_NOTES = {  # detected format of stdin -> note
     JSONL: f"stdin begins with a JSON object: read as JSONL ({AS_TEXT})",
     JSON: f"stdin begins with JSON: read as JSON ({AS_TEXT})",
 }
-ONE_A_LINE = (
+ONE_PER_LINE_HINT = (
     f"write one object per line, as jq -c does; plain texts need {option('input_format', 'txt')}"
 )
-Blocks = Iterator[Sequence[Record]]  # as many records as a read returned
+Blocks = Iterator[Sequence[Record]]  # each has the records of one read
 
 
 def finite(value: Any, where: str, name: str) -> Any:
@@ -117,13 +124,15 @@ class Reader:
         self.given: Iterable[Any] = source.texts
         self.stdin_format: str | None = None  # set once stdin is open
         self.fields: RecordFields | None = None  # of the last table; JSONL has them per line
-        self.skipped = self.replaced = 0
-        self.bytes_read = self.records = 0
+        self.skipped = 0  # records that could not be read
+        self.replaced = 0  # characters in place of invalid bytes
+        self.bytes_read = 0
+        self.records = 0
         self.yielded = 0  # records after splitting
         self.empty = 0  # texts left out because they are empty
         self.exhausted = False  # True once all records were read
-        for form in {source.format_of(path) for path in paths}:
-            FORMATS[form].require()
+        for file_format in {source.format_of(path) for path in paths}:
+            FORMATS[file_format].require()
         if "-" not in paths or source.format_options.format != "auto":  # otherwise stdin decides
             source.fields.refuse_without_fields(map(source.format_of, paths))
 
@@ -140,19 +149,20 @@ class Reader:
                 self.empty += len(block) - len(rows)
                 block = block if len(rows) == len(block) else block.take(rows)
             if self.source.fields.with_location or self.source.kept_text:
-                block = self._carrying(block)
-            first = self.records
-            self.records = self.records + len(block)
-            for items in self.divide(self, block, first) if self.divide else [block]:
-                self.yielded += len(items)
-                yield items
+                block = self._with_carried(block)
+            first_index = self.records
+            self.records += len(block)
+            batches = self.divide(self, block, first_index) if self.divide else [block]
+            for batch in batches:
+                self.yielded += len(batch)
+                yield batch
         self.exhausted = True
 
     def again(self, **options: Any) -> Reader:
         """Return a new reader of the same records, optionally with other options."""
         return Reader(self.source.changed(**options), divide=self.divide)
 
-    def _carrying(self, block: RecordBatch) -> RecordBatch:
+    def _with_carried(self, block: RecordBatch) -> RecordBatch:
         """Return records that carry their file and line, and their text, as requested."""
         extras: list[dict[str, Any]] = []
         for record in block:
@@ -167,20 +177,21 @@ class Reader:
     def _blocks(self) -> Iterator[Sequence[Record]]:
         numbers = count(1)
         texts = iter(self.given)
-        while block := list(islice(texts, BLOCK)):
-            yield self.collect(self._given, block, numbers)
+        while block := list(islice(texts, TEXTS_PER_BLOCK)):
+            yield self.collect(self._record_of, block, numbers)
         for path in self.source.paths:
-            yield from read(path, self)
+            yield from read_file(path, self)
 
-    def _given(self, text: Any, line: int) -> Record:
+    def _record_of(self, text: Any, line: int) -> Record:
         """Return the record of a text that does not come from a file."""
         if isinstance(text, Record):
             record = text if text.file or text.line else text._replace(line=line)
             return checked(record, self.source)
-        words = self.source.pre_split and text and isinstance(text[0], str)
-        is_pair = isinstance(text, tuple | list) and len(text) == 2 and not words
-        first, second = text if is_pair else (text, self.source.pair)
-        return checked(Record(first, second, line=line), self.source)
+        is_words = self.source.pre_split and text and isinstance(text[0], str)
+        pair = self.source.pair
+        if isinstance(text, tuple | list) and len(text) == 2 and not is_words:
+            text, pair = text
+        return checked(Record(text, pair, line=line), self.source)
 
     def format_of(self, path: str) -> str:
         """Return the format of a file; for stdin, the detected one."""
@@ -206,9 +217,9 @@ class Reader:
     def collect(self, parse: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """Return parsed items as `map` does; an invalid item stops the run or is skipped."""
         parsed = []
-        for unit in zip(*columns, strict=False):
+        for values in zip(*columns, strict=False):
             try:
-                parsed.append(parse(*unit))
+                parsed.append(parse(*values))
             except InputError as error:
                 self.skip(error)
         return parsed
@@ -244,18 +255,18 @@ class Reader:
         where = f"{file}:{line}"
         if fields.paths:
             row = fields.with_paths(row, where)
-        key = row.get(fields.id) if fields.id else None
-        if isinstance(key, bool | list | dict):
+        record_id = row.get(fields.id) if fields.id else None
+        if isinstance(record_id, bool | list | dict):
             if self.source.fields.id_field is not None:
                 raise InputError(
-                    f"{where}: the id is {shown(key)}, not a string or a number",
+                    f"{where}: the id is {shown(record_id)}, not a string or a number",
                     f"name another field with {option('id_field')}",
                 )
-            key = None
+            record_id = None
         record = Record(
             row[fields.text],
             row.get(fields.pair) if fields.pair else None,
-            finite(key, where, fields.id or ""),
+            finite(record_id, where, fields.id or ""),
             {name: finite(row.get(name), where, name) for name in fields.carried} or None,
             file,
             line,
@@ -274,13 +285,13 @@ class Reader:
     @cached_property
     def number_types(self) -> Mapping[str, NumberType]:
         """The numeric CSV fields (in all rows of all files) and their number types."""
-        file_format = self.source.format_options
+        options = self.source.format_options
         fields = self.source.fields
-        if not file_format.infer_types or file_format.are_pairs or fields.keep is None:
+        if not options.infer_types or options.are_pairs or fields.keep is None:
             return {}
-        own = (fields.text_field, fields.pair_field, fields.id_field, "id", *fields.extra_ids)
+        excluded = (fields.text_field, fields.pair_field, fields.id_field, "id", *fields.extra_ids)
         types = number_columns(self.source)
-        return {name: number_type for name, number_type in types.items() if name not in own}
+        return {name: number_type for name, number_type in types.items() if name not in excluded}
 
     def rows(
         self,
@@ -296,17 +307,18 @@ class Reader:
         """
         texts, pairs, ids = (columns.get(name) if name else None for name in fields[:3])
         carried = [columns[name] for name in fields.carried if name in columns]
-        plain = not (self.source.ids or self.source.pre_split or self.source.fields.extra_ids)
-        if not (
-            plain
-            and not fields.paths
-            and texts
-            and {*map(type, texts)} == {str}
-            and PAIRS.issuperset(map(type, pairs or ()))
-            and IDS.issuperset(map(type, ids or ()))
-            and not any(bytes in map(type, column) for column in carried)
-            and strict(carried) == carried
-        ):
+        needs_checks = (
+            self.source.ids
+            or self.source.pre_split
+            or self.source.fields.extra_ids
+            or fields.paths
+            or {*map(type, texts or ())} != {str}
+            or not PAIR_TYPES.issuperset(map(type, pairs or ()))
+            or not ID_TYPES.issuperset(map(type, ids or ()))
+            or any(bytes in map(type, column) for column in carried)
+            or strict(carried) != carried
+        )
+        if needs_checks or not texts:
             rows = (
                 dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
             )
@@ -320,9 +332,9 @@ class Reader:
 
     def header(self, columns: Mapping[str, Any]) -> TableHeader:
         """Return the header row of a table without rows: these columns, ids and kept fields."""
-        key = {"id": None} if self.fields and self.fields.id is not None else {}
+        id_column = {"id": None} if self.fields and self.fields.id is not None else {}
         return TableHeader(
-            {**key, **columns, **dict.fromkeys(self.fields.carried if self.fields else ())}
+            {**id_column, **columns, **dict.fromkeys(self.fields.carried if self.fields else ())}
         )
 
     def table_fields(self, names: Sequence[str], where: str) -> RecordFields:
@@ -376,21 +388,21 @@ def refuse_pipes(reader: Reader) -> None:
             raise UsageError(f"{name}: cannot be read twice, as is needed here", "give a file")
 
 
-def read(path: str, reader: Reader) -> Blocks:
+def read_file(path: str, reader: Reader) -> Blocks:
     """Yield the records of one file, in the source's format or that of the suffix."""
-    form = reader.source.format_of(path)
-    file_format = FORMATS[form]
+    file_format = reader.source.format_of(path)
+    entry = FORMATS[file_format]
     name = input_name(path)
-    if file_format.needs_seek:
-        with on_disk(path, reader.count) as place:
-            if file_format.can_hold(Holds.ARRAYS):
-                yield from arrays(place, form, name, reader)
+    if entry.needs_seek:
+        with on_disk(path, reader.count) as path_or_file:
+            if entry.can_hold(Holds.ARRAYS):
+                yield from read_array(path_or_file, file_format, name, reader)
             else:
-                yield from parquet(place, name, reader)
+                yield from read_parquet(path_or_file, name, reader)
         return
     source = reader.source
     options = source.format_options
-    may_end_with_nul = form == TXT or (path == "-" and form == JSONL)
+    may_end_with_nul = file_format == TXT or (path == "-" and file_format == JSONL)
     separator = b"\0" if options.null and may_end_with_nul else b"\n"
     with open_bytes(path, reader.count) as stream:
         encoding = options.encoding
@@ -408,24 +420,26 @@ def read(path: str, reader: Reader) -> Blocks:
             errors = "strict"
         decode = LineDecoder(name, encoding, errors, separator=separator)
         if path == "-" and options.format == "auto" and not source.ids:
-            found, stream = begins_with_json(stream, decode, source)
-            if found and form != JSONL:
-                form = found
-                LOG.note(READ_AS[found])
-            reader.stdin_format = form
+            detected, stream = detect_json(stream, decode, source)
+            if detected and file_format != JSONL:
+                file_format = detected
+                LOG.note(FORMAT_NOTES[detected])
+            reader.stdin_format = file_format
             source.fields.refuse_without_fields(map(reader.format_of, source.paths))
-        if FORMATS[form].reader:
-            texts = rows_of_format(form, stream, decode, reader)
+        if FORMATS[file_format].reader:
+            records = read_rows(file_format, stream, decode, reader)
         else:
-            texts = READERS[form](stream, decode, reader)
-        is_guess = path == "-" and form == "txt" and source.format_options.format == "auto"
-        if is_guess and not (source.ids or source.pre_split or source.format_options.null):
-            texts = noting_tables(texts)
-        yield from texts
+            records = READERS[file_format](stream, decode, reader)
+        is_guess = path == "-" and file_format == TXT and options.format == "auto"
+        if is_guess and not (source.ids or source.pre_split or options.null):
+            records = with_table_note(records)
+        yield from records
         reader.replaced += decode.replaced
 
 
-def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Blocks:
+def read_array(
+    path_or_file: str | IO[bytes], file_format: str, name: str, reader: Reader
+) -> Blocks:
     """Yield the rows of an NPY, NPZ or safetensors file as records of token ids."""
     from bertcli.formats.arrays import read_ids
 
@@ -433,19 +447,19 @@ def arrays(place: str | IO[bytes], form: str, path: str, reader: Reader) -> Bloc
 
     def parse(line: int, ids: list[int]) -> Record:
         if 8 * len(ids) > limit:
-            raise too_large(f"{path}:{line}", limit)
-        return Record("", file=path, line=line, ids=ids)
+            raise too_large(f"{name}:{line}", limit)
+        return Record("", file=name, line=line, ids=ids)
 
-    for number, rows in read_ids(place, path, form):
+    for number, rows in read_ids(path_or_file, name, file_format):
         yield reader.collect(parse, count(number), rows)
 
 
-def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def read_lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield one text per line (or up to a NUL); an empty line is an empty text."""
     source = reader.source
     name = decode.name
-    plain = not (source.pre_split or source.ids)
-    objects = _Objects(reader, name)
+    is_plain = not (source.pre_split or source.ids)
+    objects = _JsonRecords(reader, name)
 
     def parse(block: Block, index: int) -> Record:
         text = decode(block, index)
@@ -453,10 +467,10 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
         if source.ids and text.startswith("{"):  # output of `bertcli tokenize`
             return objects(text, number)
         record = Record(text, file=name, line=number)
-        return record if plain else checked(record, source)
+        return record if is_plain else checked(record, source)
 
     for block in _blocks(stream, decode, reader):
-        texts = decode.lines(block) if plain else None
+        texts = decode.lines(block) if is_plain else None
         if texts is None:
             yield reader.collect(partial(parse, block), range(len(block.lines)))
         else:
@@ -464,18 +478,18 @@ def lines(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
             yield RecordBatch(texts, None, None, None, [name] * len(texts), numbers)
 
 
-def noting_tables(blocks: Blocks) -> Blocks:
+def with_table_note(blocks: Blocks) -> Blocks:
     """Yield the texts of stdin, with a note if the first two lines look like a table."""
-    beginning: list[Any] = []
+    first_texts: list[Any] = []
     for block in blocks:
-        if len(beginning) < 2:
-            beginning += [record.text for record in block[: 2 - len(beginning)]]
-            if len(beginning) == 2:
-                note_table(*beginning)
+        if len(first_texts) < 2:
+            first_texts += [record.text for record in block[: 2 - len(first_texts)]]
+            if len(first_texts) == 2:
+                note_table(*first_texts)
         yield block
 
 
-def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def read_whole_file(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield the whole file as one text; its id is the file name."""
     source = reader.source
     name = decode.name
@@ -483,73 +497,72 @@ def whole(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     def parse(block: Block) -> Record:
         return checked(Record(decode(block, 0), id=name, file=name, line=1), source)
 
-    yield reader.collect(parse, _all_of(stream, reader, name))
+    yield reader.collect(parse, _whole_input(stream, reader, name))
 
 
-def _all_of(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
-    """Yield the rest of a file as one line, or skip it if it exceeds the record size."""
+def _whole_input(stream: IO[bytes], reader: Reader, name: str) -> Iterator[Block]:
+    """Yield the rest of a file as a block with one line, or skip it if it is too large."""
     limit = reader.source.format_options.max_record_bytes
-    parts = []
+    chunks = []
     size = 0
     while size <= limit and (chunk := read_chunk(stream, name)):
-        parts.append(chunk)
+        chunks.append(chunk)
         size += len(chunk)
     if size > limit:
         reader.skip(too_large(name, limit))
         return
-    block = Block(1, 0, b"".join(parts))
+    block = Block(1, 0, b"".join(chunks))
     block.lines = [block.raw]
     yield block
 
 
-def json_values(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def read_json(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield the records of a JSON list of objects or strings, or of multi-line objects.
 
     If each line is an object, the input is read as JSONL, with the memory of one block.
     """
     name = decode.name
-    found, stream = begins_with_json(stream, decode, reader.source)
-    if found == JSONL:
-        yield from jsonl(stream, decode, reader)
+    detected, stream = detect_json(stream, decode, reader.source)
+    if detected == JSONL:
+        yield from read_jsonl(stream, decode, reader)
         return
-    objects = _Objects(reader, name, strings=True)
-    for block in _all_of(stream, reader, name):
+    objects = _JsonRecords(reader, name, strings=True)
+    for block in _whole_input(stream, reader, name):
         text = decode(block, 0).strip("\0")  # a NUL may end it, with --null
         if text.lstrip().startswith("["):
             records = reader.collect(objects.records, objects.value(text, name), count(1))
         else:
-            values = _separate_values(text, name)
-            texts = _whole_values(values, reader)
+            texts = _valid_texts(_separate_values(text, name), reader)
             records = reader.collect(objects.read, *zip(*texts, strict=True))
         yield [*chain.from_iterable(records)]
 
 
-def _whole_values(values: Iterator[tuple[str, int]], reader: Reader) -> list[tuple[str, int]]:
+def _valid_texts(texts: Iterator[tuple[str, int]], reader: Reader) -> list[tuple[str, int]]:
     """Return JSON texts up to the first invalid one, which is reported or stops the run."""
-    found: list[tuple[str, int]] = []
+    valid: list[tuple[str, int]] = []
     try:
-        found.extend(values)
+        valid.extend(texts)
     except InputError as error:
         reader.skip(error)
-    return found
+    return valid
 
 
-def jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def read_jsonl(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield the records of one JSON object per line; blank lines are skipped."""
-    objects = _Objects(reader, decode.name)
+    objects = _JsonRecords(reader, decode.name)
 
     def parse(block: Block, index: int) -> list[Record]:
         return objects.read(decode(block, index), block.number + index)
 
     for block in _blocks(stream, decode, reader):
         filled = [index for index, line in enumerate(block.lines) if line.strip()]
-        texts = decode.lines(block) if len(filled) >= FEW else None
+        texts = decode.lines(block) if len(filled) >= FEW_LINES else None
         numbers = [block.number + index for index in filled]
-        together = texts and objects.together([texts[index] for index in filled], numbers)
-        yield together or [*chain.from_iterable(reader.collect(partial(parse, block), filled))]
+        records = texts and objects.parse_block([texts[index] for index in filled], numbers)
+        yield records or [*chain.from_iterable(reader.collect(partial(parse, block), filled))]
 
 
-def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
+def read_delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: bool) -> Blocks:
     """Yield the rows of CSV (quoted) or TSV (never quoted), which have a header.
 
     In TSV a quotation mark is text.
@@ -563,33 +576,33 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
     if are_pairs:
         rows.skip = reader.skip
         rows.columns = 2
-    first = next(rows, None)
+    first_row = next(rows, None)
     rows.skip = reader.skip
-    names = first[1] if first else []
-    ahead: list[tuple[int, list[str]]] = []  # the first row, if it is not a header
+    names = first_row[1] if first_row else []
+    rows_ahead: list[tuple[int, list[str]]] = []  # the first row, if it is not a header
     if are_pairs:
         names = [source.fields.text_field or "text", source.fields.pair_field or "pair"]
-        if first and (tabs or first[1] != names):
-            ahead = [first]
-            note_header(f"{decode.name}:{first[0]}", first[1], "tsv" if tabs else "csv")
-    elif first is None:
+        if first_row and (tabs or first_row[1] != names):
+            rows_ahead = [first_row]
+            note_header(f"{decode.name}:{first_row[0]}", first_row[1], "tsv" if tabs else "csv")
+    elif first_row is None:
         return
     rows.columns = len(names)
-    named = [name for name in names if name.strip()]  # pandas leaves the index name blank
-    fields = reader.table_fields(named, decode.name)
+    field_names = [name for name in names if name.strip()]  # pandas leaves the index name blank
+    fields = reader.table_fields(field_names, decode.name)
     number_types = reader.number_types if fields.carried else {}
 
-    def fitting(number: int, row: list[str]) -> tuple[int, list[str]]:
+    def checked_row(number: int, row: list[str]) -> tuple[int, list[str]]:
         if are_pairs and len(row) != 2:
-            raise no_pair(f"{decode.name}:{number}", len(row))
+            raise not_two_columns(f"{decode.name}:{number}", len(row))
         refuse_other_columns(f"{decode.name}:{number}", row, names)
         return number, row
 
-    for batch in handfuls(chain(ahead, rows)):
+    for batch in row_blocks(chain(rows_ahead, rows)):
         if any(len(row) != len(names) for _, row in batch):
-            batch = reader.collect(fitting, *zip(*batch, strict=True))
+            batch = reader.collect(checked_row, *zip(*batch, strict=True))
         columns: dict[str, list[Any]] = {
-            name: [row[at] for _, row in batch] for at, name in enumerate(names)
+            name: [row[index] for _, row in batch] for index, name in enumerate(names)
         }
         for field in () if are_pairs else filter(None, (fields.pair, fields.id)):
             if field in columns:
@@ -599,30 +612,31 @@ def delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, tabs: b
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
-def parquet(place: str | IO[bytes], path: str, reader: Reader) -> Blocks:
+def read_parquet(path_or_file: str | IO[bytes], name: str, reader: Reader) -> Blocks:
     """Yield the rows of Parquet, in batches and with only the columns needed."""
-    from bertcli.formats.parquet import opened
+    from bertcli.formats.parquet import open_parquet
 
-    file_format = reader.source.format_options
-    limit = file_format.max_record_bytes
-    errors = file_format.encoding_errors
-    with opened(place, path) as table:
-        names_pair = reader.source.fields.pair_field is not None
-        if file_format.are_pairs and len(table.names) > 2 and not names_pair:
-            raise no_pair(path, len(table.names))
-        fields = reader.table_fields(table.names, path)
-        for first, columns in table.columns(fields.needed, limit, reader.skip, errors):
-            lines = range(first, first + len(columns[fields.needed[0]]))
-            yield reader.rows(fields, columns, path, lines)
+    options = reader.source.format_options
+    limit = options.max_record_bytes
+    errors = options.encoding_errors
+    with open_parquet(path_or_file, name) as table:
+        has_pair_field = reader.source.fields.pair_field is not None
+        if options.are_pairs and len(table.names) > 2 and not has_pair_field:
+            raise not_two_columns(name, len(table.names))
+        fields = reader.table_fields(table.names, name)
+        for number, columns in table.columns(fields.needed, limit, reader.skip, errors):
+            lines = range(number, number + len(columns[fields.needed[0]]))
+            yield reader.rows(fields, columns, name, lines)
 
 
-def conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def read_conll(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield sentences in CoNLL 2003 format: a word per line, its tag last, then a blank line."""
-    lines: list[list[str]] = []
-    start = 1
+    lines: list[list[str]] = []  # cells of the lines of the current sentence
+    start = 1  # number of its first line
 
     def sentence() -> list[Record]:
-        words, tags = ([cells[at] for cells in lines] for at in (0, -1))
+        words = [cells[0] for cells in lines]
+        tags = [cells[-1] for cells in lines]
         lines.clear()
         extra = {"words": words, "tags": tags}
         return [Record(words, extra=extra, file=decode.name, line=start)] if words else []
@@ -647,13 +661,13 @@ def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[
     return blocks(stream, decode.name, decode.separator, limit, reader.skip)
 
 
-def rows_of_format(form: str, stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
+def read_rows(file_format: str, stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield the records of a format with a row reader in the table of formats."""
-    objects = _Objects(reader, decode.name)
+    objects = _JsonRecords(reader, decode.name)
     lines = _numbered_lines(stream, decode, reader)
-    rows = load(FORMATS[form].reader)(lines, decode.name, reader.skip)
-    while some := [*islice(rows, ROWS)]:
-        numbers, values = zip(*some, strict=True)
+    rows = load(FORMATS[file_format].reader)(lines, decode.name, reader.skip)
+    while block := [*islice(rows, ROWS_PER_BLOCK)]:
+        numbers, values = zip(*block, strict=True)
         yield reader.collect(objects.record, values, numbers)
 
 
@@ -671,16 +685,21 @@ def _numbered_lines(
                 yield block.number + index, line
 
 
-class _Objects:
-    """Records from JSON lines; the fields may change from line to line."""
+class _JsonRecords:
+    """Records from JSON values; the fields may change from value to value.
+
+    With ``strings``, a string is a record, too. For ids, a list is one.
+    """
 
     def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
-        source = self.source = reader.source
-        self.values = (list,) if source.ids else (str,) if strings else ()  # each is a record
         self.reader = reader
+        self.source = reader.source
         self.name = name
-        self.single = source.changed(pair_field=None)  # the pair field may be missing
-        self.known: dict[tuple[str, ...], RecordFields] = {}  # by the keys of an object
+        self.text_types: Any = (str,) if strings else ()  # a value of one of them is a record
+        if self.source.ids:
+            self.text_types = (list,)
+        self.source_without_pair = self.source.changed(pair_field=None)  # for objects without one
+        self.fields_by_keys: dict[tuple[str, ...], RecordFields] = {}
 
     def __call__(self, text: str, number: int) -> Record:
         return self.record(self.value(text, f"{self.name}:{number}"), number)
@@ -712,32 +731,34 @@ class _Objects:
         """Return the record of a value."""
         source = self.source
         name = self.name
-        if isinstance(value, self.values):
+        if isinstance(value, self.text_types):
             return checked(Record("", file=name, line=number)._replace(text=value), source)
-        value = object_in(value, f"{name}:{number}", OBJECTS)
+        value = object_in(value, f"{name}:{number}", OBJECTS_HINT)
         return self.reader.record(self._fields(tuple(value), number), name, number, value)
 
-    def together(self, texts: list[str], numbers: Sequence[int]) -> Sequence[Record] | None:
+    def parse_block(self, texts: list[str], numbers: Sequence[int]) -> Sequence[Record] | None:
         """Return the records of a block of lines; None if some line must be parsed by itself."""
         values = parse_lines(texts)
         if values is None or {*map(type, values)} != {dict}:
             return None
         try:
-            shapes = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
+            fields_of_lines = [self._fields(keys, 0) for keys in dict.fromkeys(map(tuple, values))]
         except InputError:  # parsing each line finds which one
             return None
-        fields = shapes[0]
-        if any(other != fields for other in shapes):
+        fields = fields_of_lines[0]
+        if any(other != fields for other in fields_of_lines):
             return None
         columns = {name: [value[name] for value in values] for name in fields.needed}
         return self.reader.rows(fields, columns, self.name, numbers)
 
     def _fields(self, keys: tuple[str, ...], number: int) -> RecordFields:
-        fields = self.known.get(keys)
+        """Return the fields of objects with these keys; ``number`` is the line of the first."""
+        fields = self.fields_by_keys.get(keys)
         if fields is None:
             pair = self.source.fields.pair_field
-            source = self.source if pair and field_path(pair, keys) else self.single
-            fields = self.known[keys] = record_fields(source, keys, f"{self.name}:{number}")
+            source = self.source if pair and field_path(pair, keys) else self.source_without_pair
+            fields = record_fields(source, keys, f"{self.name}:{number}")
+            self.fields_by_keys[keys] = fields
         return fields
 
 
@@ -745,9 +766,7 @@ DECODER = json.JSONDecoder()
 OPENING = re.compile(r"\[\s*[{\"\]]|\{\s*[\"}]")  # a list of objects or strings, or an object
 
 
-def begins_with_json(
-    stream: IO[bytes], decode: LineDecoder, source: Input
-) -> tuple[str, IO[bytes]]:
+def detect_json(stream: IO[bytes], decode: LineDecoder, source: Input) -> tuple[str, IO[bytes]]:
     """Return the format detected at the start of a stream, and the complete stream.
 
     "jsonl": the first non-blank line is an object. "json": it is a list of objects or strings, or
@@ -755,16 +774,18 @@ def begins_with_json(
     (after a lone bracket: into the next line), so typed lines are processed at once.
     """
     limit = source.format_options.max_record_bytes
-    head = line = following = b""
+    head = b""  # all bytes read
+    line = b""  # the first line that is not blank
+    following = b""  # what was read after that line
     while len(head) <= limit and (chunk := read_chunk(stream, decode.name)):
         if not head:
             _refuse_binary(chunk, decode)
         head += chunk
         if codecs.BOM_UTF8.startswith(head):
             continue
-        filled = head.removeprefix(codecs.BOM_UTF8).lstrip(BLANK)
-        line, end, rest = filled.partition(decode.separator)
-        following = rest.lstrip(BLANK)
+        text_bytes = head.removeprefix(codecs.BOM_UTF8).lstrip(BLANK_BYTES)
+        line, end, rest = text_bytes.partition(decode.separator)
+        following = rest.lstrip(BLANK_BYTES)
         is_open = line.strip() in (b"[", b"{")
         if line[:1] not in (b"", b"[", b"{") or (end and (following or not is_open)):
             break
@@ -772,9 +793,9 @@ def begins_with_json(
         text = line.decode(decode.encoding, decode.errors).strip()
     except UnicodeDecodeError:
         text = ""
-    found = _format_of_line(text, following[:1].decode("ascii", "replace"), source)
+    detected_format = _format_of_line(text, following[:1].decode("ascii", "replace"), source)
     chunks = iter(partial(read_chunk, stream, decode.name), b"")
-    return found, stream_of(chain(filter(None, [head]), chunks), stream)
+    return detected_format, stream_of(chain(filter(None, [head]), chunks), stream)
 
 
 def _refuse_binary(head: bytes, decode: LineDecoder) -> None:
@@ -800,13 +821,13 @@ def _format_of_line(line: str, following: str, source: Input) -> str:
         return JSON if bad.pos >= len(line) else ""
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
         return ""
-    behind = line[end:].lstrip()
-    if isinstance(value, dict) and not behind:
+    rest = line[end:].lstrip()
+    if isinstance(value, dict) and not rest:
         return JSONL
     if isinstance(value, dict):
-        return JSON if OPENING.match(behind) else ""
+        return JSON if OPENING.match(rest) else ""
     is_texts = {*map(type, value)} <= {dict, str}
-    return JSON if is_texts and not behind else ""
+    return JSON if is_texts and not rest else ""
 
 
 def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
@@ -828,18 +849,21 @@ def _separate_values(text: str, name: str) -> Iterator[tuple[str, int]]:
         except ValueError as bad:
             line = text.count("\n", 0, getattr(bad, "pos", start)) + 1
             reason = getattr(bad, "msg", "a number is too long")
-            raise InputError(f"{name}:{line}: not valid JSON: {reason}", ONE_A_LINE) from None
+            message = f"{name}:{line}: not valid JSON: {reason}"
+            raise InputError(message, ONE_PER_LINE_HINT) from None
         yield text[start:end], number
         number += text.count("\n", start, end)
         start = end
 
 
+# Readers of built-in formats, which turn whole blocks of lines into records, faster than rows. They
+# are here and not in the table of formats because they need the `Reader` and its options.
 READERS: dict[str, Callable[[IO[bytes], LineDecoder, Reader], Blocks]] = {
-    TXT: lines,
-    WHOLE_FILE: whole,
-    JSONL: jsonl,
-    JSON: json_values,
-    "conll": conll,
-    CSV: partial(delimited, tabs=False),
-    TSV: partial(delimited, tabs=True),
+    TXT: read_lines,
+    WHOLE_FILE: read_whole_file,
+    JSONL: read_jsonl,
+    JSON: read_json,
+    "conll": read_conll,
+    CSV: partial(read_delimited, tabs=False),
+    TSV: partial(read_delimited, tabs=True),
 }

@@ -19,7 +19,7 @@ class Record(NamedTuple):
     text: Text
     pair: Text | None = None
     id: Any = None
-    extra: dict[str, Any] | None = None
+    extra: dict[str, Any] | None = None  # carried fields
     file: str = ""
     line: int = 0
     ids: list[int] | None = None  # instead of a text, if token ids are read
@@ -32,9 +32,9 @@ class Record(NamedTuple):
 
 def is_empty(record: Record) -> bool:
     """Return True if a record contains only white space."""
-    parts = (record.text, record.pair or "")
-    texts = (part if isinstance(part, str) else "".join(part) for part in parts)
-    return not any(map(str.strip, texts))
+    texts = (record.text, record.pair or "")
+    strings = (text if isinstance(text, str) else "".join(text) for text in texts)
+    return not any(map(str.strip, strings))
 
 
 def checked(record: Record, source: Input) -> Record:
@@ -44,32 +44,33 @@ def checked(record: Record, source: Input) -> Record:
     """
     if source.ids:
         return record._replace(text="", ids=ids_in(record.text, record.where))
-    text = _checked(record.text, record, source)
-    pair = None if record.pair is None else _checked(record.pair, record, source)
+    text = _checked_text(record.text, record, source)
+    pair = None if record.pair is None else _checked_text(record.pair, record, source)
     return record._replace(text=text, pair=pair)
 
 
-LISTS = f"a pair has at most two texts; a list of words needs {option('pre_split')}"
+LIST_HINT = f"a pair has at most two texts; a list of words needs {option('pre_split')}"
 
 
-def _checked(text: Any, record: Record, source: Input) -> Text:
+def _checked_text(text: Any, record: Record, source: Input) -> Text:
+    """Return a text, or a list of words if ``source`` says so. Raises InputError as `checked`."""
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
         if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
             raise InputError(f"{record.where}: the text is no list of strings", SKIP)
-        return [_valid(word, record, source) for word in text]
+        return [_valid_unicode(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(
             f"{record.where}: the text is {shown(text)}, not a string",
-            LISTS if isinstance(text, list | tuple) else SKIP,
+            LIST_HINT if isinstance(text, list | tuple) else SKIP,
         )
-    return _valid(text, record, source)
+    return _valid_unicode(text, record, source)
 
 
-def _valid(text: str, record: Record, source: Input) -> str:
-    """Return a text if it is valid Unicode.
+def _valid_unicode(text: str, record: Record, source: Input) -> str:
+    """Return a text if it is valid Unicode; otherwise replace or refuse its lone surrogates.
 
-    Lone surrogates come from invalid bytes in arguments and from JSON escapes.
+    They come from invalid bytes in arguments and from JSON escapes.
     """
     if text.isascii():
         return text
@@ -102,8 +103,10 @@ def ids_in(value: Any, where: str) -> list[int]:
     if isinstance(value, str):
         text = value.strip()
         try:
-            listed = text.startswith("[")
-            value = parse(text) if listed else [int(n) for n in text.replace(",", " ").split()]
+            if text.startswith("["):
+                value = parse(text)
+            else:
+                value = [int(number) for number in text.replace(",", " ").split()]
         except ValueError:  # from JSON, or from a number
             raise InputError(
                 f"{where}: {text[:40]!r} is not a list of ids",

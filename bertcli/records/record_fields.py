@@ -46,17 +46,17 @@ class RecordFields(NamedTuple):
         return {**row, **values}
 
     def _value(self, row: Mapping[str, Any], paths: Sequence[FieldPath], where: str) -> Any:
-        found = [nested_value(row, path, where) for path in paths]
+        values = [nested_value(row, path, where) for path in paths]
         if len(paths) == 1:
-            return found[0]
-        for path, value in zip(paths, found, strict=True):
+            return values[0]
+        for path, value in zip(paths, values, strict=True):
             if not isinstance(value, str | None):
                 raise InputError(
                     f"{where}: field {'.'.join(path)!r} is {shown(value)}, not a string", SKIP
                 )
-        if found.count(None) == len(found):
+        if values.count(None) == len(values):
             return None
-        return self.join.join(filter(None, found))
+        return self.join.join(filter(None, values))
 
 
 def nested_value(row: Mapping[str, Any], path: FieldPath, where: str) -> Any:
@@ -95,7 +95,7 @@ def joined_fields(name: str, names: Collection[str]) -> list[str]:
 # Fields that the next command computes anew, if the rows come from `chunk` (the number of tokens)
 # or from a search (row and score of a hit).
 HIT_FIELDS = frozenset({"row", "id", "score", "text"})
-REPLACED_FIELDS = (
+REPLACED_FIELDS = (  # the fields that show it, and those that are replaced
     (frozenset({"chunk", "start", "end", "n_tokens"}), frozenset({"n_tokens"})),
     (HIT_FIELDS, frozenset({"row", "score"})),
 )
@@ -110,7 +110,11 @@ RESULT_FIELDS = {
 
 def replaced_fields(names: Collection[str]) -> set[str]:
     """Return the fields of bertcli's own output rows that another command may replace."""
-    return {name for row, fields in REPLACED_FIELDS if row.issubset(names) for name in fields}
+    replaced = set[str]()
+    for row_fields, fields in REPLACED_FIELDS:
+        if row_fields.issubset(names):
+            replaced |= fields
+    return replaced
 
 
 def hits_of(value: Any) -> list[Any] | None:
@@ -131,13 +135,13 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
     present = {*names}
     text = _text_field(source, names)
     pair = _pair_field(source)
-    key = options.id_field or "id"
+    id_field = options.id_field or "id"
     reserved = _reserved_names(options)
-    carried = _carried_fields(source, names, text, pair, key)
+    carried = _carried_fields(source, names, text, pair, id_field)
     text_names = joined_fields(text, present)
-    named = filter(None, (options.pair_field, options.id_field))
+    requested = filter(None, (options.pair_field, options.id_field))
     paths: dict[str, list[FieldPath]] = {}
-    for name in (*text_names, *carried, *named, *options.extra_ids):
+    for name in (*text_names, *carried, *requested, *options.extra_ids):
         if name in present:
             continue
         path = field_path(name, present)
@@ -158,15 +162,15 @@ def record_fields(source: Input, names: Sequence[str], where: str) -> RecordFiel
     if options.hit_rows and HIT_FIELDS.issubset(names):
         carried.append("row")
     if len(text_names) > 1:
-        found = (field_path(name, present) for name in text_names)
-        paths[text] = [path for path in found if path]
+        text_paths = (field_path(name, present) for name in text_names)
+        paths[text] = [path for path in text_paths if path]
     if options.example_text_fields and text in paths:  # the text is read from the carried fields
         carried.append(text)
     present.update(paths)
     return RecordFields(
         text,
         pair if pair in present else None,
-        key if key in present else None,
+        id_field if id_field in present else None,
         carried,
         paths,
         "\n\n" if options.join is None else options.join,
@@ -198,7 +202,7 @@ def _reserved_names(options: FieldSelection) -> set[str]:
 
 
 def _carried_fields(
-    source: Input, names: Sequence[str], text: str, pair: str | None, key: str
+    source: Input, names: Sequence[str], text: str, pair: str | None, id_field: str
 ) -> list[str]:
     """Return the names of the fields to carry besides text, pair and id."""
     options = source.fields
@@ -206,11 +210,11 @@ def _carried_fields(
         return [*names]
     if options.keep != "*":
         kept = [name.strip() for name in options.keep.split(",")] if options.keep else []
-        return [name for name in dict.fromkeys(kept) if name != "id" or key != "id"]
-    left_out = {key} | (replaced_fields(names) & _reserved_names(options))
+        return [name for name in dict.fromkeys(kept) if name != "id" or id_field != "id"]
+    excluded = {id_field} | (replaced_fields(names) & _reserved_names(options))
     if not (source.kept_text or options.example_text_fields):
-        left_out |= {text, pair or text}
-    return [name for name in names if name not in left_out]
+        excluded |= {text, pair or text}
+    return [name for name in names if name not in excluded]
 
 
 def _no_example(options: FieldSelection, names: Sequence[str], where: str) -> InputError:
@@ -225,10 +229,11 @@ def _no_example(options: FieldSelection, names: Sequence[str], where: str) -> In
 
 def _hint_for_missing(source: Input, names: Sequence[str], *, is_text: bool) -> str:
     """Return the hint for a missing field: the fields available, and a likely option."""
-    likely = max(";|\t", key=names[0].count) if len(names) == 1 else ""
-    if likely and likely in names[0]:  # the header is one column
-        by_tab = likely == "\t"
-        advice = option("input_format", "tsv") if by_tab else f"{option('delimiter')} '{likely}'"
+    delimiter = max(";|\t", key=names[0].count) if len(names) == 1 else ""
+    if delimiter and delimiter in names[0]:  # the header is one column
+        advice = f"{option('delimiter')} '{delimiter}'"
+        if delimiter == "\t":
+            advice = option("input_format", "tsv")
         return f"the header is one column, {names[0]!r}; try {advice}"
     hint = f"available: {listed(names)}"
     if is_text and source.fields.text_option != "text_field":
@@ -240,7 +245,7 @@ def _hint_for_missing(source: Input, names: Sequence[str], *, is_text: bool) -> 
     return f"{hint}; choose with {option('text_field')}"
 
 
-def no_pair(where: str, count: int) -> InputError:
+def not_two_columns(where: str, count: int) -> InputError:
     """Return the error for a row of a file of pairs that does not have two columns."""
     return InputError(
         f"{where}: {counted(count, 'column')}, but a pair has two",

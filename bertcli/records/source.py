@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from bertcli.records.input import PARTS, PUBLIC_NAMES, Input, option_names
+from bertcli.records.input import OPTION_GROUPS, PUBLIC_NAMES, Input, option_names
 
-NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
+INPUT_NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
 
 
 class Source(Input):
@@ -27,13 +27,13 @@ class Source(Input):
         list_file: str | None = None,
         **options: Any,
     ) -> None:
-        options = {NAMES.get(name, name): value for name, value in options.items()}
+        options = {INPUT_NAMES.get(name, name): value for name, value in options.items()}
         given = Input.of(texts=texts, pair=pair, paths=paths, list_file=list_file, **options)
         super().__init__(**{field.name: getattr(given, field.name) for field in fields(given)})
 
     def __getattr__(self, name: str) -> Any:
-        own_name = NAMES.get(name, name)
-        for part, record in PARTS.items():
-            if own_name in option_names(record) and part in vars(self):
-                return getattr(vars(self)[part], own_name)
+        input_name = INPUT_NAMES.get(name, name)
+        for group, group_class in OPTION_GROUPS.items():
+            if input_name in option_names(group_class) and group in vars(self):
+                return getattr(vars(self)[group], input_name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

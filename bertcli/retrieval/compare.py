@@ -21,7 +21,14 @@ from bertcli.embedding.sentence_modules import unit_vectors
 from bertcli.errors import BertcliError, InputError, counted, option
 from bertcli.formats.precision import PRECISIONS
 from bertcli.formats.tables import rounded
-from bertcli.formats.vector_files import ROWS, Array, floats, manifest_of, put_aside, stored
+from bertcli.formats.vector_files import (
+    ROWS_PER_BLOCK,
+    Array,
+    manifest_of,
+    memory_mapped,
+    read_float_vectors,
+    read_vectors,
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,9 @@ def compare(a: str, b: str, worst: int = 5) -> Agreement:
         for path in (a, b):
             precision = manifest_of(path).choice("precision", PRECISIONS)
             is_float = precision is None or precision.startswith("float")
-            blocks = stored(path) if is_float else floats(path)
+            blocks = read_vectors(path) if is_float else read_float_vectors(path)
             first_block = next(blocks, np.zeros(0))
-            sides.append(put_aside(chain([first_block], blocks), np.float64))
+            sides.append(memory_mapped(chain([first_block], blocks), np.float64))
             agreement.dtype.append(precision or first_block.dtype.name)
         x, y = sides
         sizes = [side.shape[1:] for side in sides]  # empty for a file without lines
@@ -132,9 +139,11 @@ def compare(a: str, b: str, worst: int = 5) -> Agreement:
 def finite_rows(vectors: Array) -> Array:
     """Return True for each row without NaN and infinity, bool [n]."""
     is_finite = np.ones(len(vectors), bool)
-    for start in range(0, len(vectors), ROWS):
-        block = vectors[start : start + ROWS]
-        is_finite[start : start + ROWS] = np.isfinite(block).reshape(len(block), -1).all(axis=1)
+    for start in range(0, len(vectors), ROWS_PER_BLOCK):
+        block = vectors[start : start + ROWS_PER_BLOCK]
+        is_finite[start : start + ROWS_PER_BLOCK] = (
+            np.isfinite(block).reshape(len(block), -1).all(axis=1)
+        )
     return is_finite
 
 
@@ -145,8 +154,8 @@ def _compare_rows(agreement: Agreement, x: Array, y: Array, is_finite: Array, wo
     blocks: list[tuple[Array, ...]] = []  # rows, largest and mean differences, cosines
     x = x.reshape(len(x), -1)
     y = y.reshape(len(y), -1)
-    for start in range(0, len(x), ROWS):
-        block = slice(start, start + ROWS)
+    for start in range(0, len(x), ROWS_PER_BLOCK):
+        block = slice(start, start + ROWS_PER_BLOCK)
         equal = (x[block] == y[block]) | (np.isnan(x[block]) & np.isnan(y[block]))
         agreement.identical = agreement.identical and bool(equal.all())
         finite = is_finite[block]

@@ -61,7 +61,7 @@ class Duplicates:
 
         Raises InputError if the vectors were computed from other texts than those of the corpus.
         """
-        vectors = corpus_vectors(self.search, of_others=True)
+        vectors = corpus_vectors(self.search, any_model=True)
         self.records = len(vectors)
         vectors = vectors.reshape(self.records, -1 if self.records else 1)
         corpus = CorpusTexts(self.search)
@@ -86,7 +86,7 @@ class Duplicates:
     def _lengths(self, corpus: CorpusTexts) -> Array:
         """Return the number of characters of each text, [n]."""
         blocks = corpus.blocks(self.records)
-        lengths = chained.from_iterable(RecordBatch.of(block).weights for block in blocks)
+        lengths = chained.from_iterable(RecordBatch.of(block).lengths for block in blocks)
         return np.fromiter(lengths, np.int64, self.records)
 
     def _texts_of_members(self, corpus: CorpusTexts) -> Iterator[RecordBatch]:

@@ -34,11 +34,11 @@ import numpy as np
 
 from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.errors import InputError, OutputError, counted, option
-from bertcli.formats.arrays import ArrayParts, write_arrays
+from bertcli.formats.arrays import ArrayToWrite, write_arrays
 from bertcli.formats.jsonl import to_json
 from bertcli.formats.registry import FORMATS
-from bertcli.formats.vector_files import ROWS, Array, put_aside
-from bertcli.formats.vector_writer import Fields, Rows
+from bertcli.formats.vector_files import ROWS_PER_BLOCK, Array, memory_mapped
+from bertcli.formats.vector_writer import OutputFields, StoredRows
 from bertcli.io.output_files import (
     NEW_INDEX,
     NEW_OUTPUT,
@@ -49,7 +49,7 @@ from bertcli.io.output_files import (
     OutputFiles,
 )
 from bertcli.io.paths import WatchedFiles, input_name, normalized, sha256
-from bertcli.io.publish import MANIFEST, explained, move, replacing
+from bertcli.io.publish import MANIFEST, converting_os_errors, move, replacing
 from bertcli.io.system_calls import opener, sync, sync_folder
 from bertcli.io.typed_json import as_json, shown
 from bertcli.records.batch import RecordBatch
@@ -72,9 +72,9 @@ from bertcli.retrieval.search_index import (
     open_index,
     record_of,
 )
-from bertcli.runs.identity import Inputs, depends_on, flat
+from bertcli.runs.identity import Inputs, flat, identity_of
 from bertcli.runs.run_folder import OutputState, json_text
-from bertcli.runs.vector_run import VectorRun, VectorTarget, VectorWriter, made_by
+from bertcli.runs.vector_run import VectorRun, VectorTarget, VectorWriter, vector_fingerprint
 from bertcli.versions import __version__
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ class IndexRun(VectorRun):
             rows.setdefault(text[row * size : (row + 1) * size], row + count)
         if not count:
             return rows, old.vectors
-        return rows, put_aside(chain([vectors], old.blocks(vectors.shape[1])))
+        return rows, memory_mapped(chain([vectors], old.blocks(vectors.shape[1])))
 
 
 @dataclass(frozen=True)
@@ -447,7 +447,7 @@ class IndexTarget(VectorTarget):
     plan: IndexUpdate = field(kw_only=True)
     numbers: FileNumbers = field(kw_only=True)
 
-    def fields_of(self, block: EmbeddedBlock) -> Fields:
+    def fields_of(self, block: EmbeddedBlock) -> OutputFields:
         """Return the stored fields of records: file, line of the index, and True if empty."""
         entries = []
         for record in block.records:
@@ -455,7 +455,7 @@ class IndexTarget(VectorTarget):
             number = carried.pop(NUMBER, None)
             entry = line_of(record._replace(extra=carried), number)
             entries.append({FILE: record.file, EMPTY: is_empty(record), ENTRY: entry})
-        return Fields(len(entries), others=entries)
+        return OutputFields(len(entries), others=entries)
 
     def writer(self, model: WatchedFiles) -> IndexWriter:
         """Return the writer of the rows and of the index."""
@@ -485,7 +485,7 @@ class IndexWriter(VectorWriter):
         """Raise InputError for a folder that is not an index."""
         open_index(self.path)
 
-    def output_state(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
+    def find_output_state(self, identity: Mapping[str, Any], inputs: Inputs) -> OutputState:
         """Return INTERRUPTED for an interrupted run over the same files, else NEW or CHANGED."""
         try:
             journal = self._read_journal()
@@ -493,7 +493,7 @@ class IndexWriter(VectorWriter):
             return OutputState.NEW
         if not journal:
             return OutputState.NEW
-        if depends_on(journal) == identity:
+        if identity_of(journal) == identity:
             return OutputState.INTERRUPTED
         self.abandoned = self._committed(journal)
         return OutputState.CHANGED
@@ -507,7 +507,7 @@ class IndexWriter(VectorWriter):
         self.journal = journal
         try:
             for name in self.target.row_files:
-                self.appended(name).close()
+                self.open_for_appending(name).close()
         except (OutputError, OSError):
             return None
         finally:
@@ -516,7 +516,7 @@ class IndexWriter(VectorWriter):
         digests = list(chain.from_iterable(fields.digests or () for fields in rows.fields()))
         if not rows.count or len(digests) != rows.count:
             return None
-        return digests, put_aside(rows.raw())
+        return digests, memory_mapped(rows.float_chunks())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the index and remove the run folder.
@@ -525,7 +525,7 @@ class IndexWriter(VectorWriter):
         """
         self.plan.refuse_changes_while_read()
         rows = rows_in(self.folder, self.journal)
-        with explained(self.path), fresh_rows(self.folder / NEW_INDEX, rows) as fresh:
+        with converting_os_errors(self.path), fresh_rows(self.folder / NEW_INDEX, rows) as fresh:
             file_sections = self.plan.sections(fresh, self.target.numbers)
             self.plan.count_changes(file_sections, fresh)
             sections = [section for _, section in file_sections if section.size]
@@ -533,7 +533,7 @@ class IndexWriter(VectorWriter):
             self._write_texts(sections, fresh)
             self._write_rows(sections, fresh)
             self._publish(summary, [file for file, _ in file_sections], sections, fresh)
-        with explained(self.path):
+        with converting_os_errors(self.path):
             for file in self.files.values():
                 file.close()  # Windows cannot remove an open file
             self.clear()
@@ -545,13 +545,13 @@ class IndexWriter(VectorWriter):
         def blocks() -> Iterator[bytes]:
             for section in sections:
                 vectors = self._rows_of(section, fresh).vectors
-                for start in range(section.first, section.first + section.size, ROWS):
-                    stop = min(start + ROWS, section.first + section.size)
+                for start in range(section.first, section.first + section.size, ROWS_PER_BLOCK):
+                    stop = min(start + ROWS_PER_BLOCK, section.first + section.size)
                     yield np.asarray(vectors[start:stop], "<f4").tobytes()
 
         with synced_file(self.folder / NEW_OUTPUT) as file:
             shape = (sum(section.size for section in sections), width)
-            write_arrays(file, "npy", {"": ArrayParts("<f4", shape, blocks())})
+            write_arrays(file, "npy", {"": ArrayToWrite("<f4", shape, blocks())})
 
     def _write_texts(self, sections: Sequence[Section], fresh: FreshRows) -> None:
         """Copy the lines of the new index."""
@@ -580,7 +580,7 @@ class IndexWriter(VectorWriter):
         sizes = [np.diff(arrays.offsets) for arrays in section_arrays]
         columns["offsets"] = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
         arrays_of_file = {
-            name: ArrayParts(dtype, columns[name].shape, [columns[name].astype(dtype).tobytes()])
+            name: ArrayToWrite(dtype, columns[name].shape, [columns[name].astype(dtype).tobytes()])
             for name, dtype in ROW_ARRAYS.items()
         }
         with synced_file(self.folder / NEW_ROWS) as file:
@@ -599,7 +599,7 @@ class IndexWriter(VectorWriter):
             return None
         index = Bm25(self.plan.embedder.runtime.tokenizer)
         fresh.texts.seek(0)
-        while lines := list(islice(fresh.texts, ROWS)):
+        while lines := list(islice(fresh.texts, ROWS_PER_BLOCK)):
             index.add([record_of(line, str(self.path))[0] for line in lines])
         mapped_postings = []
         for is_new, stored in ((False, postings), (True, index.postings)):
@@ -625,7 +625,7 @@ class IndexWriter(VectorWriter):
             "bertcli": __version__,
             "versions": summary["versions"],
             "same_bits": summary["same_bits"],
-            "fingerprint": made_by(plan.embedder),
+            "fingerprint": vector_fingerprint(plan.embedder),
             "corpus": plan.corpus_entry(),
             "input": {name: options[name] for name in TEXT_OPTIONS},
             "read": {name: options[name] for name in OTHER_OPTIONS},
@@ -658,9 +658,11 @@ def remove_old_files(folder: Path, tag: str) -> None:
                 (folder / name).unlink()
 
 
-def rows_in(folder: Path, journal: Mapping[str, Any]) -> Rows:
+def rows_in(folder: Path, journal: Mapping[str, Any]) -> StoredRows:
     """Return the rows committed by a run."""
-    return Rows(folder, journal["rows"], journal["records"], tuple(journal["shape"]), "float32")
+    return StoredRows(
+        folder, journal["rows"], journal["records"], tuple(journal["shape"]), "float32"
+    )
 
 
 @contextmanager
@@ -672,7 +674,7 @@ def synced_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def fresh_rows(path: Path, rows: Rows) -> Iterator[FreshRows]:
+def fresh_rows(path: Path, rows: StoredRows) -> Iterator[FreshRows]:
     """Yield the rows of a run, writing their texts to a file of lines at ``path``."""
     offsets = array("q", [0])
     checksums = array("L")

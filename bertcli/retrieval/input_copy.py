@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.formats.registry import FINISHED, FORMATS, TXT
+from bertcli.formats.registry import ENCODED_ROWS, FORMATS, TXT
 from bertcli.formats.tables import Row, TableHeader
 from bertcli.formats.vector_files import Array
 from bertcli.formats.writers import Write
@@ -52,7 +52,7 @@ class InputCopy:
     @property
     def writer(self) -> str:
         """The name of the writer: of finished bytes for Parquet to Parquet, else of rows."""
-        return FINISHED if self.in_columns else self.file_format
+        return ENCODED_ROWS if self.in_columns else self.file_format
 
     def write(self, is_kept: Array, write: Write) -> None:
         """Write the records that are True in ``is_kept``, bool [n]."""

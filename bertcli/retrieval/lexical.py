@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertcli.errors import OutputError
-from bertcli.formats.arrays import UNREADABLE, ZIP_STORED, BadZipFile, ZipFile, array_of_stream
+from bertcli.formats.arrays import ARCHIVE_ERRORS, ZIP_STORED, BadZipFile, ZipFile, array_of_stream
 from bertcli.formats.vector_files import Array
 from bertcli.io.paths import beside
 from bertcli.io.publish import remove_abandoned, whole_file
@@ -343,7 +343,7 @@ TERMS_VERSION = 1  # version of the term rules and of the file format
 KEY = "vectors"  # array with the versions and the digests of the vectors and texts
 TERMS = "terms"  # array of all terms, UTF-8, separated by line feeds
 NUMBERS = {"offsets": np.int64, "rows": np.int32, "counts": np.int32, "lengths": np.int32}
-BROKEN = (OSError, TypeError, ValueError, LookupError, MemoryError, *UNREADABLE)
+BROKEN = (OSError, TypeError, ValueError, LookupError, MemoryError, *ARCHIVE_ERRORS)
 
 
 class IndexFile:
@@ -387,7 +387,7 @@ class IndexFile:
                 raise BadZipFile(f"{name} is compressed")
             stored = array_of_stream(archive.open(member))
             if stored.dtype != dtype or len(stored.shape) != 1:
-                raise ValueError(f"{name} is {stored.label} of shape {stored.shape}")
+                raise ValueError(f"{name} is {stored.dtype_name} of shape {stored.shape}")
             return np.concatenate([np.zeros(0, dtype), *stored.blocks()])
 
         if bytes(values(KEY, np.uint8)) != self.key.encode():

@@ -32,7 +32,7 @@ from bertcli.embedding.sentence_modules import describe_modules, read_modules, u
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, InputError, counted, option
 from bertcli.formats.arrays import open_arrays
-from bertcli.formats.jsonl import lines_of, object_in, value_of
+from bertcli.formats.jsonl import numbered_lines, object_in, value_of
 from bertcli.formats.registry import FORMATS, Holds
 from bertcli.formats.tables import Spool
 from bertcli.formats.vector_files import (
@@ -41,7 +41,7 @@ from bertcli.formats.vector_files import (
     INDICES,
     MAKE_AGAIN,
     ROW,
-    ROWS,
+    ROWS_PER_BLOCK,
     START,
     STOP,
     TERMS,
@@ -49,19 +49,19 @@ from bertcli.formats.vector_files import (
     VECTOR,
     VECTORS,
     Array,
-    form_of,
     manifest_of,
-    parquet_table,
-    put_aside,
-    stored_lists,
-    vectors_in,
+    memory_mapped,
+    open_parquet_columns,
+    read_text_vectors,
+    read_vector_lists,
+    vector_format_of,
 )
-from bertcli.formats.vector_writer import PIECES, WRITTEN
+from bertcli.formats.vector_writer import UNIT_COLUMNS, VECTOR_FIELDS
 from bertcli.formats.writers import format_of
 from bertcli.io.output_files import OutputFiles
 from bertcli.io.printable import listed
 from bertcli.io.progress import Display
-from bertcli.io.publish import OTHER_FOLDER, unwritable
+from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
 from bertcli.io.streams import open_bytes
 from bertcli.io.typed_json import JsonObject, is_regular, whole_number
 from bertcli.model_folder.folder import ModelFolder
@@ -83,8 +83,8 @@ from bertcli.retrieval.nearest import (
 from bertcli.retrieval.search_index import IndexTexts, SearchIndex, open_index
 from bertcli.runs.identity import (
     InputDigest,
-    files_of_model,
-    numbers_of,
+    config_values,
+    model_digests,
     refuse_changed_file,
 )
 from bertcli.runs.vector_run import VectorRun, VectorTarget
@@ -116,9 +116,9 @@ def recorded_options(
     words, tokens or terms) than ``options``.
     """
     recorded = fingerprint.object("options")
-    model_facts = files_of_model(folder)
+    model_facts = model_digests(folder)
     if not folder.is_static:
-        model_facts["config"] = numbers_of(folder.config)
+        model_facts["config"] = config_values(folder.config)
     modules = recorded.get("modules") if not options.has_several_rows else None
     if modules:
         model_facts["modules"] = describe_modules(
@@ -488,13 +488,13 @@ class VectorFile:
         self.path = path
         self.manifest = manifest_of(path)
 
-    def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-        """Yield blocks of vectors, one vector per text, as `vectors_in` does."""
-        return vectors_in(self.path, dim, of_others=of_others)
+    def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
+        """Yield blocks of vectors, one vector per text, as `read_text_vectors` does."""
+        return read_text_vectors(self.path, dim, any_model=any_model)
 
     def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
-        """Yield lists of token vectors or term weights per text, as `stored_lists` does."""
-        return stored_lists(self.path, names)
+        """Yield lists of token vectors or term weights per text, as `read_vector_lists` does."""
+        return read_vector_lists(self.path, names)
 
     @property
     def index(self) -> IndexFile | None:
@@ -536,7 +536,7 @@ class TemporaryVectors(EmbedRun):
         with errors_of_temporary_folder():
             self.spool.add(block.vectors)
 
-    def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
+    def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
         """Yield blocks of vectors [n, D], one vector per text."""
         yield self.embedder.empty_output
         yield from self.spool
@@ -558,7 +558,7 @@ def errors_of_temporary_folder() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(gettempdir(), error, OTHER_FOLDER) from None
+        raise unwritable(gettempdir(), error, FREE_TEMP_SPACE) from None
 
 
 def add_stored(
@@ -580,21 +580,21 @@ def add_indexed(nearest: Collector, index: SearchIndex) -> None:
         nearest.add(vectors)
 
 
-def corpus_vectors(search: Search, *, of_others: bool = False) -> Array:
+def corpus_vectors(search: Search, *, any_model: bool = False) -> Array:
     """Return the stored vectors normalized to length 1, [n, D], mapped from a temporary file.
 
-    Raises InputError for vectors that `vectors_in` refuses, and for NaN or infinity.
+    Raises InputError for vectors that `read_text_vectors` refuses, and for NaN or infinity.
     """
 
     def units() -> Iterator[Array]:
         rows = 0
         width = search.embedder.empty_output.shape[-1]
-        for block in search.store.blocks(width, of_others=of_others):
+        for block in search.store.blocks(width, any_model=any_model):
             refuse_infinite(block, rows)
             rows += len(block)
             yield unit_vectors(block)
 
-    return put_aside(units())
+    return memory_mapped(units())
 
 
 class PassingSearch(EmbedRun):
@@ -668,7 +668,16 @@ HIT_FIELDS = frozenset(
     {"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank", "retrieval_score"}
 )
 # Fields of rows stored with vectors that are not carried fields.
-STORED_FIELDS = HIT_FIELDS | {*WRITTEN, *PIECES, VECTORS, TERMS, INDICES, VALUES, STOP, DIGEST}
+STORED_FIELDS = HIT_FIELDS | {
+    *VECTOR_FIELDS,
+    *UNIT_COLUMNS,
+    VECTORS,
+    TERMS,
+    INDICES,
+    VALUES,
+    STOP,
+    DIGEST,
+}
 RECORD_FIELDS = ("id", "text")  # those of `STORED_FIELDS` that are parts of a record
 
 
@@ -740,7 +749,7 @@ def stored_records(path: str, rows: Container[int], keep: str | None = None) -> 
 
 def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str, Any]]:
     """Yield the fields of each row. JSON lines are parsed only for ``needed_rows``."""
-    file_format = FORMATS[form_of(path)]
+    file_format = FORMATS[vector_format_of(path)]
     index = OutputFiles(Path(path)).index
     if file_format.can_hold(Holds.ARRAYS) and is_regular(index, InputError, MAKE_AGAIN):
         for row, (where, fields) in enumerate(_json_objects(str(index), needed_rows)):
@@ -749,13 +758,13 @@ def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str,
             yield fields
     elif file_format.can_hold(Holds.IDS):
         with open_arrays(path, path, file_format.name) as arrays:
-            for block in arrays[IDS]().blocks(ROWS) if IDS in arrays else ():
+            for block in arrays[IDS]().blocks(ROWS_PER_BLOCK) if IDS in arrays else ():
                 yield from ({"id": key or None} for key in block.tolist())
     elif file_format.is_json:
         for _, fields in _json_objects(path, needed_rows):
             yield fields
     elif file_format.is_columnar:
-        with parquet_table(path) as table:
+        with open_parquet_columns(path) as table:
             hidden = STORED_FIELDS.difference(RECORD_FIELDS)
             names = [name for name in table.names if name not in hidden]
             for _, columns in table.columns(names):
@@ -769,7 +778,7 @@ def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str,
 def _json_objects(path: str, needed_rows: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the location and fields of each JSON line; {} for rows not in ``needed_rows``."""
     with open_bytes(path) as stream:
-        for row, (number, line) in enumerate(chain.from_iterable(lines_of(stream, path))):
+        for row, (number, line) in enumerate(chain.from_iterable(numbered_lines(stream, path))):
             where = f"{path}:{number}"
             value = value_of(line, where) if row in needed_rows else []
             yield where, {} if isinstance(value, list) else object_in(value, where)

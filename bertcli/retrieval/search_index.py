@@ -38,7 +38,7 @@ import numpy as np
 from bertcli.errors import InputError, option
 from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import object_in, value_of
-from bertcli.formats.vector_files import ROWS, SAME_MODEL, Array
+from bertcli.formats.vector_files import ROWS_PER_BLOCK, SAME_MODEL, Array
 from bertcli.io.paths import sha256
 from bertcli.io.printable import listed
 from bertcli.io.publish import MANIFEST
@@ -231,16 +231,16 @@ class SearchIndex:
         """The unit of a row: "chunk" or "text"."""
         return "chunk" if self.manifest.switch("chunks") else "text"
 
-    def blocks(self, dim: int, *, of_others: bool = False) -> Iterator[Array]:
-        """Yield the vectors in blocks [<= ROWS, D].
+    def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
+        """Yield the vectors in blocks [<= ROWS_PER_BLOCK, D].
 
-        Raises InputError unless D is ``dim``, or ``of_others`` allows vectors of other models.
+        Raises InputError unless D is ``dim``, or ``any_model`` allows vectors of other models.
         """
-        if not of_others and self.vectors.shape[1] != dim:
+        if not any_model and self.vectors.shape[1] != dim:
             size = self.vectors.shape[1]
             raise InputError(f"{self.path}: has {size} dimensions, and the model {dim}", SAME_MODEL)
-        for start in range(0, self.count, ROWS):
-            yield self.vectors[start : start + ROWS]
+        for start in range(0, self.count, ROWS_PER_BLOCK):
+            yield self.vectors[start : start + ROWS_PER_BLOCK]
 
     def lines(self, first: int, stop: int) -> list[bytes]:
         """Return the lines of rows ``first`` to ``stop``. Raises InputError for a bad checksum."""

@@ -1,7 +1,10 @@
-"""What the bytes of an output depend on: its inputs, the model files and the options.
+"""The identity of a run: what the bytes of its output depend on.
 
     inputs = Inputs.of(reader.source, folder.model_files)
-    inputs.described()      # name, bytes and sha256 of each
+    inputs.describe()      # name, bytes and sha256 of each
+
+The identity consists of a fingerprint, which a run makes of its options and its model files, and of
+the digests of its inputs.
 
 A run is resumed, or a corpus searched, only if all of this is unchanged. Files are hashed before
 the first row, so a change after the committed rows is detected too. Pipes and stdin cannot be read
@@ -28,7 +31,7 @@ from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.record import Record
 
-ANOTHER = f"give {option('overwrite')}, or another name"
+OVERWRITE_HINT = f"give {option('overwrite')}, or another name"
 
 
 def not_resumable(name: str) -> OutputError:
@@ -43,7 +46,7 @@ def refuse_changed_file(
     path: Path,
     digest: str | None,
     error: type[BertcliError] = OutputError,
-    hint: str = ANOTHER,
+    hint: str = OVERWRITE_HINT,
 ) -> None:
     """Raise an error if a file is missing or its sha256 differs from the manifest's."""
     if not path.is_file() or sha256(path) != digest:  # a device may be endless
@@ -52,14 +55,14 @@ def refuse_changed_file(
         )
 
 
-def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise OutputError with the differences if another run made the existing output."""
-    before = flat(was)
-    after = flat(now)
+def refuse_changes(name: str, earlier: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Raise OutputError with the differences between an existing output's identity and a run's."""
+    earlier_values = flat(earlier)
+    current_values = flat(current)
     different = [
-        f"{key} was {shown(before.get(key))}, now {shown(after.get(key))}"
-        for key in dict.fromkeys([*after, *before])
-        if before.get(key) != after.get(key)
+        f"{key} was {shown(earlier_values.get(key))}, now {shown(current_values.get(key))}"
+        for key in dict.fromkeys([*current_values, *earlier_values])
+        if earlier_values.get(key) != current_values.get(key)
     ]
     if different:
         raise OutputError(
@@ -68,19 +71,19 @@ def refuse_changes(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested objects by their dotted paths, such as `options.dim`."""
     values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:
-            values |= flat(inner, f"{before}{key}.")
+            values |= flat(inner, f"{prefix}{key}.")
         else:
-            values[before + key] = inner
+            values[prefix + key] = inner
     return values
 
 
-def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a run's bytes depend on; None if this is not a journal or manifest."""
+def identity_of(run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the identity of a run from its journal or manifest; None if this is neither."""
     try:
         inputs = {file["name"]: file["sha256"] for file in run["inputs"]}
         return {**run["fingerprint"], "inputs": inputs}
@@ -91,7 +94,7 @@ def depends_on(run: Mapping[str, Any]) -> dict[str, Any] | None:
 # --- records and models ---
 
 # Keys of config.json that change the results of the same weights. (Others are options.)
-NUMBERS = (
+CONFIG_KEYS = (
     "hidden_act",
     "is_decoder",
     "layer_norm_eps",
@@ -100,8 +103,9 @@ NUMBERS = (
     "position_embedding_type",
 )
 
-# Number of `RecordBatch` columns in a digest: texts and pairs only, or also ids and other fields.
-TEXTS, READ = 2, 4
+# Numbers of `RecordBatch` columns in a digest: texts and pairs only, or also ids and other fields.
+TEXT_COLUMNS = 2
+READ_COLUMNS = 4
 
 
 class InputDigest:
@@ -111,81 +115,81 @@ class InputDigest:
         import hashlib  # takes 3 ms, which commands without --resume need not pay
 
         self.sha256 = hashlib.sha256
-        self.columns = [self.sha256() for _ in range(READ)]
+        self.columns = [self.sha256() for _ in range(READ_COLUMNS)]
         self.records = 0
 
     def add(self, records: Sequence[Record]) -> None:
         """Add records to the digest, as the repr of each value."""
         for column, values in zip(self.columns, RecordBatch.of(records).columns, strict=False):
             # Each value ends with a comma, so the digest does not depend on block boundaries.
-            listed = repr([*(values or [None] * len(records)), 0])[1:-2]
-            column.update(listed.encode())
+            encoded = repr([*(values or [None] * len(records)), 0])[1:-2]
+            column.update(encoded.encode())
         self.records += len(records)
 
-    def of(self, columns: int = READ) -> str:
-        """Return the hexadecimal digest of the first columns."""
+    def of(self, columns: int = READ_COLUMNS) -> str:
+        """Return the hexadecimal digest of so many columns, in the order of `RecordBatch`."""
         digests = "".join(column.hexdigest() for column in self.columns[:columns])
         return self.sha256(digests.encode()).hexdigest()
 
     @property
     def texts(self) -> str:
         """The digest of texts and pairs only, without ids and other fields."""
-        return self.of(TEXTS)
+        return self.of(TEXT_COLUMNS)
 
 
-def files_of_model(folder: ModelFolder) -> dict[str, Any]:
+def model_digests(folder: ModelFolder) -> dict[str, Any]:
     """Return the sha256 of the model files that affect vectors: weights and tokenizer."""
-    inner = folder.encoder
-    return {"weights": inner.weights.digests, "tokenizer": tokenizer_of(inner)}
+    encoder = folder.encoder
+    return {"weights": encoder.weights.digests, "tokenizer": tokenizer_digests(encoder)}
 
 
-def files_of_results(folder: ModelFolder) -> dict[str, Any]:
+def result_digests(folder: ModelFolder) -> dict[str, Any]:
     """Return the sha256 of all files of a model, for results of a head or a search."""
-    inner = folder.encoder
-    graphs = [inner / name for name in GRAPHS.values()]
+    encoder = folder.encoder
+    graphs = [encoder / name for name in GRAPHS.values()]
     graphs += [graph.with_suffix(".bin") for graph in graphs]
-    hashed = {*inner.weights.all_files, *inner.tokenizer_files}
-    others = [path for path in (*folder.model_files, *graphs) if path not in hashed]
-    return files_of_model(folder) | {"settings": digests_of(folder, others)}
+    hashed = {*encoder.weights.all_files, *encoder.tokenizer_files}
+    settings_files = [path for path in (*folder.model_files, *graphs) if path not in hashed]
+    return model_digests(folder) | {"settings": file_digests(folder, settings_files)}
 
 
-def files_of_tokenizer(folder: ModelFolder) -> dict[str, Any]:
-    """Return the sha256 of the files that token ids depend on."""
-    inner = folder.encoder
-    configs = [inner / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
+def tokenizer_and_settings_digests(folder: ModelFolder) -> dict[str, Any]:
+    """Return the sha256 of the files that token ids depend on: tokenizer and settings."""
+    encoder = folder.encoder
+    configs = [encoder / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
     configs += [folder / name for name in (*CONFIGS, *SENTENCE_CONFIGS)]
-    return {"tokenizer": tokenizer_of(inner), "settings": digests_of(folder, configs)}
+    return {"tokenizer": tokenizer_digests(encoder), "settings": file_digests(folder, configs)}
 
 
-def digests_of(folder: ModelFolder, paths: Sequence[Path]) -> dict[str, str]:
+def file_digests(folder: ModelFolder, paths: Sequence[Path]) -> dict[str, str]:
     """Return the sha256 of each path that is a file, by its path relative to a folder."""
     files = dict.fromkeys(path for path in paths if path.is_file())
     return {path.relative_to(folder.path).as_posix(): sha256(path) for path in files}
 
 
-def tokenizer_of(folder: ModelFolder) -> dict[str, str]:
+def tokenizer_digests(folder: ModelFolder) -> dict[str, str]:
     """Return the sha256 of the tokenizer files of a folder, by name."""
     return {path.name: sha256(path) for path in folder.tokenizer_files}
 
 
-def numbers_of(config: BertConfig) -> dict[str, Any]:
+def config_values(config: BertConfig) -> dict[str, Any]:
     """Return the config values that change the results of the same weights."""
-    numbers = {name: getattr(config, name) for name in NUMBERS}
+    values = {name: getattr(config, name) for name in CONFIG_KEYS}
     if config.structure != BERT:
-        numbers["structure"] = repr(config.structure)
-    return numbers
+        values["structure"] = repr(config.structure)
+    return values
 
 
 # --- inputs ---
 
 ARGUMENTS = "arguments"  # name of the input for texts given as arguments
 
-Described = dict[str, Any]  # name, bytes and sha256; the last two may be None
+InputDescription = dict[str, Any]  # name, bytes and sha256; the last two may be None
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files that a run reads (``-`` is stdin), or its texts, and the model files."""
+    """The files that a run reads (``-`` is stdin) or its texts, and the model files."""
 
     paths: Sequence[str] = ()
     texts: Sequence[str | None] = ()
@@ -210,10 +214,10 @@ class Inputs:
         """All files that the run reads."""
         return [*self.paths, *self.lists, *self.cached, *self.model_files]
 
-    def described(self) -> list[Described]:
+    def describe(self) -> list[InputDescription]:
         """Return name, size and sha256 of each input. Raises InputError for a missing file."""
-        inputs = [self._file(path) for path in self.paths]
-        inputs += [self._file(str(path)) for path in self.cached if path.exists()]
+        inputs = [self._describe_file(path) for path in self.paths]
+        inputs += [self._describe_file(str(path)) for path in self.cached if path.exists()]
         if self.texts:
             import hashlib
 
@@ -221,7 +225,7 @@ class Inputs:
             inputs.append({"name": ARGUMENTS, "bytes": None, "sha256": digest})
         return inputs
 
-    def _file(self, path: str) -> Described:
+    def _describe_file(self, path: str) -> InputDescription:
         if not can_be_reread(path):
             return {"name": input_name(path), "bytes": None, "sha256": None}
         try:

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertcli.errors import OutputError
-from bertcli.formats.jsonl import NAMES, to_lines
-from bertcli.formats.registry import CONTENT, FINISHED, FORMATS
-from bertcli.formats.tables import TableHeader, lines_of
+from bertcli.formats.jsonl import ENCODE_ERRORS, to_lines
+from bertcli.formats.registry import CONTENT, ENCODED_ROWS, FORMATS
+from bertcli.formats.tables import TableHeader, without_headers
 from bertcli.formats.writers import Write, is_special, open_writer, writer_of
 from bertcli.io.output_files import FIELDS, NEW_OUTPUT
 from bertcli.io.paths import WatchedFiles
-from bertcli.io.publish import unwritable
+from bertcli.io.publish import FREE_SPACE, unwritable
 from bertcli.io.typed_json import parse
-from bertcli.runs.identity import ANOTHER, Inputs
+from bertcli.runs.identity import OVERWRITE_HINT, Inputs
 from bertcli.runs.run import open_run
 from bertcli.runs.run_folder import OutputState, RunWriter, Target
 
@@ -40,19 +40,11 @@ ROWS_READ_AGAIN = 4096  # stored rows that are converted at once
 
 @dataclass
 class RowRun:
-    """Rows that a command writes."""
+    """A run whose rows a command makes and writes."""
 
-    read: Inputs
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Inputs
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # what else the rows depend on
     reader_run: ReaderRun | None = None  # yields the rows; None if they need all texts together
-
-    def inputs(self) -> Inputs:
-        """Return the inputs."""
-        return self.read
-
-    def identity(self) -> Mapping[str, Any]:
-        """Return what the rows depend on besides the inputs."""
-        return self.fingerprint
 
     def resume(self, state: Any) -> None:
         """Skip the records whose rows are committed."""
@@ -62,7 +54,7 @@ class RowRun:
     def commit(self, writer: RowWriter) -> None:
         """Commit the rows of completed windows, unless the input cannot be read again."""
         run = self.reader_run
-        if run and run.done != writer.state and not self.read.streams:
+        if run and run.done != writer.state and not self.inputs.streams:
             writer.commit(run.done)
             run.committed = writer.state["records"]
 
@@ -79,7 +71,7 @@ def open_rows(run: RowRun, target: RowTarget) -> Iterator[Write | None]:
     pipe, with which it cannot be compared.
     """
     with open_run(run, target) as writer:
-        if writer.found is OutputState.COMPLETE:
+        if writer.output_state is OutputState.COMPLETE:
             yield None
             return
 
@@ -94,7 +86,7 @@ def open_rows(run: RowRun, target: RowTarget) -> Iterator[Write | None]:
 @contextmanager
 def streamed_rows(
     path: Path,
-    form: str,
+    file_format: str,
     *,
     overwrite: bool = False,
     inputs: Sequence[str | Path] = (),
@@ -106,11 +98,11 @@ def streamed_rows(
     ``inputs`` or ``model_files``, or cannot be written.
     """
     if is_special(path):
-        with open_writer(path, form, inputs=inputs) as write_now:
+        with open_writer(path, file_format, inputs=inputs) as write_now:
             yield write_now
         return
     run = RowRun(Inputs([str(name) for name in inputs], model_files=model_files))
-    with open_rows(run, StreamedTarget(path, form, overwrite=overwrite)) as write:
+    with open_rows(run, StreamedTarget(path, file_format, overwrite=overwrite)) as write:
         assert write is not None  # only a resumable run can be complete
         yield write
 
@@ -145,11 +137,11 @@ class RowWriter(RunWriter):
         super().begin(fingerprint, inputs)
         if inputs.cached:
             self.cached = inputs
-        if self.found is OutputState.COMPLETE and inputs.streams:
+        if self.output_state is OutputState.COMPLETE and inputs.streams:
             raise OutputError(
                 f"{self.path}: already exists, and {inputs.streams[0]} cannot be compared with "
                 "what it was made of",
-                ANOTHER,
+                OVERWRITE_HINT,
             )
         if self.state is None:  # rows of a pipe whose run was killed at its end
             self.journal["parts"] = {}
@@ -157,35 +149,36 @@ class RowWriter(RunWriter):
     @property
     def stores_encoded_rows(self) -> bool:
         """True if the stored rows need no encoding again."""
-        return self.target.form == FINISHED or FORMATS[self.target.form].is_json
+        return self.target.file_format == ENCODED_ROWS or FORMATS[self.target.file_format].is_json
 
     def write(self, rows: Sequence[Any]) -> None:
         """Add rows. Headers are remembered for a table without rows."""
         self.headers.extend(row for row in rows if isinstance(row, TableHeader))
-        if self.target.form == FINISHED:
+        if self.target.file_format == ENCODED_ROWS:
             data = b"".join(rows)
         else:
-            data = to_lines(lines_of(rows)).encode(errors=NAMES)
+            data = to_lines(without_headers(rows)).encode(errors=ENCODE_ERRORS)
         self.append({FIELDS: data})
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Make the output from the stored rows, and its manifest."""
-        form = FINISHED if self.stores_encoded_rows else self.target.form
-        with self.new_file() as file, writer_of(form, to_file=True)(file) as write:
+        file_format = ENCODED_ROWS if self.stores_encoded_rows else self.target.file_format
+        writer = writer_of(file_format, to_file=True)
+        with self.converting_os_errors(), self.new_file() as file, writer(file) as write:
             for rows in self._stored_rows(self.folder / FIELDS):
                 self.headers.clear()
                 write(rows)
-            if self.headers and form != FINISHED:
+            if self.headers and file_format != ENCODED_ROWS:
                 write(self.headers)
         if self.cached:
-            self.journal["inputs"] = self.cached.described()  # including vectors it has written
+            self.journal["inputs"] = self.cached.describe()  # including vectors it has written
         self.publish_run(summary)
 
     def _stored_rows(self, path: Path) -> Iterator[list[Any]]:
         """Yield the stored rows, ``ROWS_READ_AGAIN`` at a time."""
         with path.open("rb") as lines:
-            while some := [*islice(lines, ROWS_READ_AGAIN)]:
-                yield [b"".join(some)] if self.stores_encoded_rows else [*map(parse, some)]
+            while block := [*islice(lines, ROWS_READ_AGAIN)]:
+                yield [b"".join(block)] if self.stores_encoded_rows else [*map(parse, block)]
 
 
 @dataclass(frozen=True)
@@ -193,7 +186,7 @@ class StreamedTarget(RowTarget):
     """A file that rows are written to directly, without a manifest."""
 
     row_files: ClassVar[tuple[str, ...]] = ()
-    manifest: bool = field(default=False, kw_only=True)
+    has_manifest: bool = field(default=False, kw_only=True)
 
     def writer(self, model: WatchedFiles) -> RowWriter:
         """Return the writer of the rows."""
@@ -208,25 +201,31 @@ class StreamedWriter(RowWriter):
         if not self.target.overwrite:
             self.refuse_replacing()
 
-    @contextmanager
-    def open_files(self) -> Iterator[None]:
-        """Open the new output."""
-        with self.errors(), ExitStack() as self.opened:
-            file = self.opened.enter_context(self.new_file())
-            self.put = self.opened.enter_context(writer_of(self.target.form, to_file=True)(file))
-            yield
+    hint_if_full: ClassVar[str] = FREE_SPACE
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Convert OSError to OutputError."""
+    def open_files(self) -> Iterator[None]:
+        """Open the new output. An OSError of the caller's block is not converted."""
+        writer = writer_of(self.target.file_format, to_file=True)
+        caller_error: OSError | None = None
         try:
-            yield
+            with ExitStack() as self.opened:
+                file = self.opened.enter_context(self.new_file())
+                self.write_rows = self.opened.enter_context(writer(file))
+                try:
+                    yield
+                except OSError as error:
+                    caller_error = error
+                    raise
         except OSError as failed:
-            raise unwritable(self.path, failed) from None
+            if failed is caller_error:
+                raise
+            raise unwritable(self.path, failed, self.hint_if_full) from None
 
     def write(self, rows: Sequence[Any]) -> None:
         """Write rows to the new output."""
-        self.put(rows)
+        with self.converting_os_errors():
+            self.write_rows(rows)
 
     def commit(self, state: Any) -> None:
         """Do nothing: a killed run starts over."""
@@ -234,11 +233,12 @@ class StreamedWriter(RowWriter):
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Publish the output, and remove the files of an interrupted run."""
         self.model.refuse_changes()
-        self.opened.close()
-        if not self.target.overwrite:  # checked again: another program may have created it
-            self.refuse_replacing()
-        self.publish()
-        self.clear()
+        with self.converting_os_errors():
+            self.opened.close()
+            if not self.target.overwrite:  # checked again: another program may have created it
+                self.refuse_replacing()
+            self.publish()
+            self.clear()
 
     def end(self) -> None:
         """Remove the new output if it was not published."""

@@ -4,7 +4,8 @@
     with open_run(run, target) as writer:       # the block writes them
         writer.write(rows)
 
-A run provides what its bytes depend on, its inputs, its rows and a summary for the manifest.
+A run provides its inputs, a fingerprint of what else its bytes depend on, its rows, and a summary
+for the manifest.
 `RunWriter.begin` decides, under the lock of the output, if the run starts, is resumed, updates an
 output or has nothing to do; `open_run` acts on it.
 """
@@ -16,19 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from bertcli.io.progress import Advance, Ran, Show, show_nothing
+from bertcli.io.progress import Advance, BatchDone, Show, show_nothing
 from bertcli.runs.identity import Inputs
 from bertcli.runs.run_folder import OutputState, Target, WriterT
 
 
 class Run(Protocol):
-    """What is written, and what it depends on."""
+    """An execution that writes an output: what the output depends on, and how it is resumed."""
 
+    @property
     def inputs(self) -> Inputs:
-        """Return the inputs."""
+        """The inputs."""
 
-    def identity(self) -> Mapping[str, Any]:
-        """Return what the bytes depend on besides the inputs."""
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What the bytes depend on besides the inputs: options and model files."""
 
     def resume(self, state: Any) -> None:
         """Continue after the last `Commit` of an earlier run, which had this state."""
@@ -68,8 +71,8 @@ def open_run(run: Run, target: Target[WriterT]) -> Iterator[WriterT]:
     If the output is complete, the block must write nothing. Raises OutputError as
     `Target.opened` does.
     """
-    with target.opened(run.identity(), run.inputs()) as writer:
-        match writer.found:
+    with target.opened(run.fingerprint, run.inputs) as writer:
+        match writer.output_state:
             case OutputState.COMPLETE:
                 yield writer
                 return
@@ -84,14 +87,14 @@ def open_run(run: Run, target: Target[WriterT]) -> Iterator[WriterT]:
 def execute(run: EventRun, target: Target[WriterT], show: Show = show_nothing) -> RunResult:
     """Execute a run, showing its steps, and return the state in which it found the output."""
     with open_run(run, target) as writer:
-        if writer.found is not OutputState.COMPLETE:
+        if writer.output_state is not OutputState.COMPLETE:
             for event in run.events(writer):
                 match event:
                     case Commit():
                         writer.commit(event.state)
-                    case Ran() | Advance():
+                    case BatchDone() | Advance():
                         show(event)
                     case _:
                         run.write(writer, event)
-    is_continued = writer.found in (OutputState.INTERRUPTED, OutputState.COMPLETE)
-    return RunResult(writer.found, run.inputs().streams if is_continued else ())
+    is_continued = writer.output_state in (OutputState.INTERRUPTED, OutputState.COMPLETE)
+    return RunResult(writer.output_state, run.inputs.streams if is_continued else ())

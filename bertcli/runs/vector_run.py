@@ -32,20 +32,20 @@ from bertcli.embedding.options import refuse_format
 from bertcli.embedding.pooling import EmbeddedBlock, split_by_sizes
 from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.errors import OutputError, counted, option
-from bertcli.formats.jsonl import objects_of, to_lines
+from bertcli.formats.jsonl import located_objects, to_lines
 from bertcli.formats.precision import check_values
 from bertcli.formats.registry import FORMATS, VECTORS, Holds, load
-from bertcli.formats.vector_files import DIGEST, ROW, Array, floats, put_aside
-from bertcli.formats.vector_writer import Fields, Rows, write_index
+from bertcli.formats.vector_files import DIGEST, ROW, Array, memory_mapped, read_float_vectors
+from bertcli.formats.vector_writer import OutputFields, StoredRows, write_index
 from bertcli.io.output_files import FIELDS, NEW_INDEX, RAW_VECTORS
 from bertcli.io.paths import WatchedFiles, input_name, sha256
-from bertcli.io.progress import Ran, Show, Step, show_nothing
+from bertcli.io.progress import BatchDone, Show, Step, show_nothing
 from bertcli.io.typed_json import as_json
 from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
 from bertcli.runs.embedded_rows import fields_of_block
-from bertcli.runs.identity import InputDigest, Inputs, files_of_model, numbers_of
+from bertcli.runs.identity import InputDigest, Inputs, config_values, model_digests
 from bertcli.runs.run import Commit, RunResult, execute
 from bertcli.runs.run_folder import RunWriter, Target
 from bertcli.tokenizing.batch import TokenBatch
@@ -55,13 +55,10 @@ from bertcli.versions import versions
 if TYPE_CHECKING:
     from bertcli.embedding.sparse import TermNames
 
-NOT_OF_RECORDS = (
-    "asked",
-    "taken",
-    "text_option",
-    "max_record_bytes",
-)  # options that do not change records
-NOT_OF_VECTORS = ("model",)  # the location of the model does not affect vectors
+# Options of an input that do not change its records.
+OPTIONS_WITHOUT_EFFECT = ("asked", "taken", "text_option", "max_record_bytes")
+# Keys of a fingerprint that do not change vectors: the location of the model.
+KEYS_WITHOUT_EFFECT = ("model",)
 LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # libraries that affect vectors
 
 
@@ -69,36 +66,40 @@ LIBRARIES = ("openvino", "torch", "tokenizers", "numpy")  # libraries that affec
 class VectorTarget(Target["VectorWriter"]):
     """A file of vectors."""
 
-    many: bool = field(default=False, kw_only=True)  # records may have several rows
-    places: tuple[str, ...] = field(default=(), kw_only=True)  # fields in the index beside ids
-    terms: TermNames | None = field(default=None, kw_only=True)  # rows are weights of these terms
+    has_several_rows: bool = field(default=False, kw_only=True)  # of a record
+    location_fields: tuple[str, ...] = field(default=(), kw_only=True)  # in the index, beside ids
+    vocabulary: TermNames | None = field(default=None, kw_only=True)  # of rows that are terms
     row_files: ClassVar[tuple[str, ...]] = (RAW_VECTORS, FIELDS)
 
     @property
     def with_fields(self) -> bool:
         """True if the format stores fields of records beside vectors."""
-        return FORMATS[self.form].can_hold(Holds.ROWS)
+        return FORMATS[self.file_format].can_hold(Holds.ROWS)
 
     @property
     def only_ids(self) -> bool:
         """True if at most the id of a record is written, and no other fields."""
-        return not self.with_fields and (self.terms is not None or not self.many)
+        return not self.with_fields and (self.vocabulary is not None or not self.has_several_rows)
 
-    def has_index(self, *, named: bool) -> bool:
+    def has_index(self, *, with_ids: bool) -> bool:
         """Return True if the output has an index, which maps records to rows."""
-        if self.update or self.terms or self.with_fields:
+        if self.update or self.vocabulary or self.with_fields:
             return self.update
-        in_archive = FORMATS[self.form].can_hold(Holds.IDS) and not self.places
-        return self.many or (named and not in_archive)
+        ids_in_file = FORMATS[self.file_format].can_hold(Holds.IDS) and not self.location_fields
+        return self.has_several_rows or (with_ids and not ids_in_file)
 
-    def fields_of(self, block: EmbeddedBlock) -> Fields:
+    def fields_of(self, block: EmbeddedBlock) -> OutputFields:
         """Return the fields that are written beside the vectors of a block."""
         if not self.only_ids:
             return fields_of_block(block)
         records = block.records
-        extras = records.extras if self.places else None
-        located = extras and [{name: (row or {})[name] for name in self.places} for row in extras]
-        return Fields(len(block), records.ids, others=located)
+        locations = None
+        if self.location_fields and records.extras:
+            locations = [
+                {name: (fields or {})[name] for name in self.location_fields}
+                for fields in records.extras
+            ]
+        return OutputFields(len(block), records.ids, others=locations)
 
     def writer(self, model: WatchedFiles) -> VectorWriter:
         """Return the writer of the rows of a run."""
@@ -116,7 +117,7 @@ class VectorWriter(RunWriter):
             "rows": 0,
             "records": 0,
             "shape": [0],  # shape of a row, known after the first one
-            "named": False,  # True if any record has an id or a field of ``places``
+            "named": False,  # True if any record has an id or a location field
         }
 
     @property
@@ -124,7 +125,7 @@ class VectorWriter(RunWriter):
         """The number of rows so far."""
         return int(self.journal["rows"])
 
-    def write(self, fields: Fields, vectors: np.ndarray) -> None:
+    def write(self, fields: OutputFields, vectors: np.ndarray) -> None:
         """Add rows: vectors float32 [n, D...], and the fields of their records."""
         journal = self.journal
         check_values(vectors, self.target.precision)
@@ -145,33 +146,33 @@ class VectorWriter(RunWriter):
         target = self.target
         journal = self.journal
         index = self.folder / NEW_INDEX
-        with self.errors():
-            rows = Rows(
+        with self.converting_os_errors():
+            has_row_per_record = bool(target.vocabulary or not target.has_several_rows)
+            rows = StoredRows(
                 self.folder,
                 self.rows,
                 journal["records"],
                 tuple(journal["shape"]),
                 target.precision,
-                target.many,
-                journal["named"] and bool(target.terms or not target.many),
-                target.terms,
+                has_several_rows=target.has_several_rows,
+                with_ids=journal["named"] and has_row_per_record,
+                vocabulary=target.vocabulary,
             )
             with self.new_file() as file:
-                load(FORMATS[target.form].vector_writer)(file, target.form, rows)
+                load(FORMATS[target.file_format].vector_writer)(file, target.file_format, rows)
             shape, dtype = rows.shape_and_dtype()
             manifest = {
                 **summary,
                 "precision": target.precision,
                 "rows": shape[0],
-                **({"terms": rows.count} if rows.terms else {}),
+                **({"terms": rows.count} if rows.vocabulary else {}),
                 "shape": shape,
                 "dtype": dtype.name,
             }
             if rows.ranges is not None:
                 low, high = rows.ranges.tolist()
                 manifest["ranges"] = {"min": low, "max": high}
-            indexed = target.has_index(named=journal["named"])
-            if indexed:
+            if target.has_index(with_ids=journal["named"]):
                 write_index(rows, index, with_fields=target.with_fields)
                 manifest |= {"index": self.index.name, "index_sha256": sha256(index)}
             self.publish_run(manifest)
@@ -182,17 +183,17 @@ class VectorWriter(RunWriter):
         They do not after a kill between the renames of `publish`.
         """
         try:
-            return "index" in self._unchanged()
+            return "index" in self.read_unchanged_manifest()
         except OutputError:
             return False
 
 
-def made_by(embedder: RecordEmbedder) -> dict[str, Any]:
-    """Return what vectors depend on besides the input."""
+def vector_fingerprint(embedder: RecordEmbedder) -> dict[str, Any]:
+    """Return what vectors depend on besides the input: model files, config values and options."""
     return {
         "model": embedder.folder.name,
-        **files_of_model(embedder.runtime.spec.folder),
-        "config": numbers_of(embedder.runtime.config),
+        **model_digests(embedder.runtime.spec.folder),
+        "config": config_values(embedder.runtime.config),
         "options": embedder.vector_settings(),
     }
 
@@ -207,29 +208,29 @@ class VectorRun:
     embedder: RecordEmbedder
     reader: Reader
     target: VectorTarget
-    about: Mapping[str, Any] | None = None  # manifest entries; None: the library versions
+    manifest_entries: Mapping[str, Any] | None = None  # beside the own; None: library versions
     tally: TokenCounts = field(default_factory=TokenCounts)
     committed: int = 0  # records committed so far, which a resumed run skips
     resumed: int = 0  # records committed by an interrupted run
-    reusable: KnownVectors | None = None  # vectors of the output that is updated
-    unusable: str = ""  # why no vector of that output can be reused
+    known_vectors: KnownVectors | None = None  # vectors of the output that is updated
+    unusable_reason: str = ""  # why no vector of that output can be reused
     digest: InputDigest = field(default_factory=InputDigest, init=False)
     earlier: Mapping[str, Any] = field(default_factory=dict, init=False)  # committed state
 
     def __post_init__(self) -> None:
         embedder = self.embedder
-        form = self.target.form
-        if form not in VECTORS:
-            raise OutputError(f"vectors cannot be written as {form}", ", ".join(VECTORS))
-        refuse_format(form, embedder.options)
-        FORMATS[form].require()
+        file_format = self.target.file_format
+        if file_format not in VECTORS:
+            raise OutputError(f"vectors cannot be written as {file_format}", ", ".join(VECTORS))
+        refuse_format(file_format, embedder.options)
+        FORMATS[file_format].require()
         self.consumed = embedder.runtime.extra_columns.request_ids(self.reader)
-        self.about = self.about or {"versions": versions(*LIBRARIES)}
+        self.manifest_entries = self.manifest_entries or {"versions": versions(*LIBRARIES)}
         self.target = replace(
             self.target,
-            many=embedder.options.has_several_rows,
-            places=embedder.location_fields(self.reader),
-            terms=embedder.term_names,
+            has_several_rows=embedder.options.has_several_rows,
+            location_fields=embedder.location_fields(self.reader),
+            vocabulary=embedder.term_names,
         )
 
     def execute(self, show: Show = show_nothing) -> RunResult:
@@ -240,21 +241,24 @@ class VectorRun:
         return execute(self, self.target, show)
 
     @cached_property
-    def maker(self) -> dict[str, Any]:
-        """What the vectors depend on besides the input."""
-        return made_by(self.embedder)
+    def vector_fingerprint(self) -> dict[str, Any]:
+        """What the vectors depend on besides the records."""
+        return vector_fingerprint(self.embedder)
 
+    @property
     def inputs(self) -> Inputs:
-        """Return the inputs."""
+        """The inputs."""
         return Inputs.of(self.reader.source, self.embedder.folder.model_files)
 
-    def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on besides the inputs."""
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What the output depends on besides the inputs: the vectors, and how records are read."""
         source = self.reader.source
         paths = [input_name(path) for path in source.paths]
-        read = source.options | {"texts": len(source.texts), "paths": paths}
-        read = {name: value for name, value in read.items() if name not in NOT_OF_RECORDS}
-        return {**self.maker, "input": read}
+        options = source.options | {"texts": len(source.texts), "paths": paths}
+        for name in OPTIONS_WITHOUT_EFFECT:
+            del options[name]
+        return {**self.vector_fingerprint, "input": options}
 
     def resume(self, state: Any) -> None:
         """Skip the records that an earlier run has committed."""
@@ -269,18 +273,18 @@ class VectorRun:
         Commits are made after whole windows, so a resumed run has the same windows.
         """
         embedder = self.embedder
-        yield Ran(before=self.tally.records)
+        yield BatchDone(earlier_texts=self.tally.records)
         blocks = self._uncommitted_records()
         run = embedder.run(self.reader, full=True)
         run = replace(run, remaining=blocks, start=self.digest.records, tally=self.tally)
         windows = embedder.windows(run)
         if self.target.update:
-            precision = self.target.precision
-            decides = {**self.maker, **(self.about or {}), "precision": precision}
+            fingerprint = {**self.vector_fingerprint, **(self.manifest_entries or {})}
+            fingerprint["precision"] = self.target.precision
             rows, vectors = self.known_rows(writer)
-            self.reusable = KnownVectors(decides, embedder, rows, vectors)
-            self.unusable = self._unusable(writer, rows, decides)
-            windows = self.reusable.windows(run)
+            self.known_vectors = KnownVectors(fingerprint, embedder, rows, vectors)
+            self.unusable_reason = self._unusable_reason(writer, rows, fingerprint)
+            windows = self.known_vectors.windows(run)
         for window in windows:
             for event in window:
                 if isinstance(event, EmbeddedBlock):
@@ -289,7 +293,7 @@ class VectorRun:
             yield self._commit()
             self.committed = self.digest.records
         if not writer.rows:
-            writer.write(Fields(0), embedder.empty_output)
+            writer.write(OutputFields(0), embedder.empty_output)
         yield self._commit()
         self.committed = self.digest.records
 
@@ -299,12 +303,12 @@ class VectorRun:
         Raises OutputError if the committed records differ from those of the interrupted run.
         """
         blocks = self.reader.blocks()
-        left = self.committed
+        records_left = self.committed
         uncommitted: Sequence[Record] = ()
-        while left and (block := next(blocks, None)) is not None:
-            self.digest.add(block[:left])
-            uncommitted = block[left:]
-            left -= len(block[:left])
+        while records_left and (block := next(blocks, None)) is not None:
+            self.digest.add(block[:records_left])
+            uncommitted = block[records_left:]
+            records_left -= len(block[:records_left])
         if self.earlier and self.digest.of() != self.earlier["input"]:
             raise OutputError(
                 f"{self.target.path}: the first {self.earlier['records']} records are not those of "
@@ -315,7 +319,7 @@ class VectorRun:
 
     def write(self, writer: VectorWriter, block: EmbeddedBlock) -> None:
         """Write the records of a block and their vectors."""
-        digests = self.reusable.digests(block.records) if self.reusable else None
+        digests = self.known_vectors.digests(block.records) if self.known_vectors else None
         block.records = block.records.without(self.consumed)
         fields = self.target.fields_of(block)
         sizes = [*map(len, block.vectors)] if isinstance(block.vectors, list) else None
@@ -333,7 +337,7 @@ class VectorRun:
     def summary(self) -> dict[str, Any]:
         """Return the run's entries of the manifest."""
         return {
-            **(self.about or {}),
+            **(self.manifest_entries or {}),
             "same_bits": self.embedder.runtime.engine.same_bits,
             "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
             "input_sha256": self.digest.of(),
@@ -347,15 +351,15 @@ class VectorRun:
         """
         rows: dict[str, int] = {}
         if writer.has_known_rows():
-            for _, row in chain.from_iterable(objects_of(str(writer.index))):
+            for _, row in chain.from_iterable(located_objects(str(writer.index))):
                 if DIGEST in row:
                     rows.setdefault(row[DIGEST], row[ROW])
         shape = self.embedder.empty_output.shape[1:]
-        blocks = floats(str(writer.output), shape[-1]) if rows else ()
-        return rows, put_aside(block for block in blocks if block.shape[1:] == shape)
+        blocks = read_float_vectors(str(writer.output), shape[-1]) if rows else ()
+        return rows, memory_mapped(block for block in blocks if block.shape[1:] == shape)
 
-    def _unusable(
-        self, writer: VectorWriter, rows: Mapping[str, int], decides: Mapping[str, Any]
+    def _unusable_reason(
+        self, writer: VectorWriter, rows: Mapping[str, int], fingerprint: Mapping[str, Any]
     ) -> str:
         """Return why no vector of the output can be reused; "" if some may be."""
         manifest = writer.read_manifest() if writer.output.exists() else {}
@@ -363,46 +367,47 @@ class VectorRun:
             return ""
         if not rows:
             return f"{self.target.path} was made without {option('update')}"
-        before = {**manifest, **manifest.get("fingerprint", {})}
-        values = as_json(decides)
+        recorded = {**manifest, **manifest.get("fingerprint", {})}
+        values = as_json(fingerprint)
         different = [
             name
             for name in values
-            if name not in NOT_OF_VECTORS and before.get(name) != values[name]
+            if name not in KEYS_WITHOUT_EFFECT and recorded.get(name) != values[name]
         ]
         if different:
             return f"{self.target.path} was made with other {', '.join(different)}"
         return ""
 
     @property
-    def reuse(self) -> str:
+    def reuse_note(self) -> str:
         """A note on the number of vectors that an update reused; "" without an update."""
-        if self.reusable is None:
+        if self.known_vectors is None:
             return ""
-        line = f"{self.reusable.reused:,} of {counted(self.tally.records, 'vector')} reused"
+        line = f"{self.known_vectors.reused:,} of {counted(self.tally.records, 'vector')} reused"
         if self.resumed:
             line += f", {self.resumed:,} kept from the interrupted update"
-        return f"{line}: {self.unusable}" if self.unusable else line
+        return f"{line}: {self.unusable_reason}" if self.unusable_reason else line
 
 
 class KnownVectors:
     """The ``vectors`` of earlier runs [n, D...], and their rows by digest of the text.
 
-    Digests include what ``decides`` the vectors. ``reused`` counts texts of this run.
+    Digests include the fingerprint, which is what else the vectors depend on. ``reused`` counts
+    texts of this run.
     """
 
     def __init__(
         self,
-        decides: Mapping[str, Any],
+        fingerprint: Mapping[str, Any],
         embedder: RecordEmbedder,
         rows: Mapping[str, int],
         vectors: Array,
     ) -> None:
         self.embedder = embedder
         self.reused = 0
-        decides = {name: value for name, value in decides.items() if name not in NOT_OF_VECTORS}
-        text = json.dumps(decides, sort_keys=True)
-        self.key = hashlib.sha256(text.encode(errors="surrogatepass"))
+        values = {key: fingerprint[key] for key in fingerprint if key not in KEYS_WITHOUT_EFFECT}
+        text = json.dumps(values, sort_keys=True)
+        self.prefix_hash = hashlib.sha256(text.encode(errors="surrogatepass"))
         self.vectors = vectors
         self.rows = {digest: row for digest, row in rows.items() if row < len(vectors)}
 
@@ -410,7 +415,7 @@ class KnownVectors:
         """Return the digest of each record's text, pair and extra embedding ids."""
         digests = []
         for record in RecordBatch.of(records):
-            digest = self.key.copy()
+            digest = self.prefix_hash.copy()
             extra = record.extra or {}
             ids = (extra.get(name) for name in self.embedder.runtime.extra_columns.id_limits)
             text = repr((record.text, record.pair, *ids))
@@ -418,13 +423,13 @@ class KnownVectors:
             digests.append(digest.hexdigest()[:32])
         return digests
 
-    def windows(self, run: TokenizeRun) -> Iterator[Iterator[Ran | EmbeddedBlock]]:
+    def windows(self, run: TokenizeRun) -> Iterator[Iterator[BatchDone | EmbeddedBlock]]:
         """Yield the windows of a run, in the same form as `RecordEmbedder.windows`."""
         for counts, batch in run.counted():
             run.tally.merge(counts)
-            yield self._parts(batch)
+            yield self._events(batch)
 
-    def _parts(self, batch: TokenBatch) -> Iterator[Ran | EmbeddedBlock]:
+    def _events(self, batch: TokenBatch) -> Iterator[BatchDone | EmbeddedBlock]:
         if not len(batch):
             return
         starts = [*accumulate(batch.windows[:-1], initial=0)]
@@ -439,7 +444,7 @@ class KnownVectors:
         rows = split_by_sizes(range(len(batch)), batch.windows)
         fresh_rows = batch.take(row for index in fresh for row in rows[index])
         for event in self.embedder.embed_window(fresh_rows):
-            if isinstance(event, Ran):
+            if isinstance(event, BatchDone):
                 yield event
             else:
                 vectors[fresh] = event.vectors

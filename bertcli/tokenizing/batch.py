@@ -15,7 +15,7 @@ from operator import attrgetter, sub
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import UsageError, option
-from bertcli.formats.tables import NUMERIC
+from bertcli.formats.tables import ID_COLUMNS
 from bertcli.records.batch import RecordBatch
 from bertcli.records.record import Record
 
@@ -61,7 +61,7 @@ class Layout:
     @property
     def is_flat(self) -> bool:
         """True if all columns are numeric, so arrays can hold them (but not windows of pairs)."""
-        return {*NUMERIC}.issuperset(self.columns)
+        return {*ID_COLUMNS}.issuperset(self.columns)
 
     def __post_init__(self) -> None:
         step = self.pad_to_multiple_of

@@ -59,7 +59,7 @@ def encode_block(
     ``first`` is the index of the first record in the run. The error of a record that cannot be
     truncated as requested goes to ``skip``.
     """
-    is_many = first + len(block) >= FEW_RECORDS or sum(block.weights) >= MANY_CHARACTERS
+    is_many = first + len(block) >= FEW_RECORDS or sum(block.lengths) >= MANY_CHARACTERS
     if is_many and _fits_arrays(tokenizer, block, layout):
         from bertcli.tokenizing.special_tokens import special_tokens_around  # rarely needed
 

@@ -19,7 +19,7 @@ from typing import Any
 from bertcli.errors import InputError, counted
 from bertcli.formats.jsonl import to_lines
 from bertcli.formats.plain_text import to_text
-from bertcli.formats.registry import BINARY, FINISHED, FORMATS, JSONL, LINES, TABULAR
+from bertcli.formats.registry import BINARY, ENCODED_ROWS, FORMATS, JSONL, LINES, TABULAR
 from bertcli.formats.tables import (
     FlatLists,
     Table,
@@ -181,7 +181,7 @@ class TokenizeRun(ReaderRun):
             from bertcli.io.threads import run_ahead
 
             threads = min(max_ahead, MAX_THREADS, cores())
-            results = run_ahead(numbered, self._tokenize, threads=threads, most=max_ahead)
+            results = run_ahead(numbered, self._tokenize, threads=threads, max_waiting=max_ahead)
         else:  # texts may be typed in: answer one by one
             results = map(self._tokenize, numbered)
         for counts, batch, errors, self.end in results:
@@ -310,7 +310,7 @@ class TokenOutput:
     def writer(self) -> str:
         """The name of the writer for the file format."""
         if self.file_format in LINES:
-            return FINISHED
+            return ENCODED_ROWS
         return FORMATS[self.file_format].ragged_writer if self.ragged else self.file_format
 
     def write(

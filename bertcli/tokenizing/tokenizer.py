@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertcli.errors import InputError, ModelError, UsageError, counted, option
-from bertcli.io.streams import stop
+from bertcli.io.streams import raise_error
 from bertcli.io.typed_json import NOTHING, JsonObject, write_json
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
@@ -312,7 +312,7 @@ class Tokenizer:
 
         Each file is written atomically. Raises OutputError if the folder is not writable.
         """
-        from bertcli.io.publish import saving
+        from bertcli.io.publish import saving_files
 
         ids = self.special_ids()
         normalizer = self.core.normalizer
@@ -335,7 +335,7 @@ class Tokenizer:
             "padding_side": self.padding_side,
             "truncation_side": self.truncation_side,
         }
-        with saving(Path(folder), last=TOKENIZER_FILE) as scratch:
+        with saving_files(Path(folder), last=TOKENIZER_FILE) as scratch:
             (scratch / TOKENIZER_FILE).write_text(self.core.to_str(pretty=True), encoding="utf-8")
             write_json(scratch / "tokenizer_config.json", settings)
 
@@ -601,7 +601,7 @@ class Tokenizer:
         return call.result(pad_rows(self, rows, layout), columns_of_result, batched=batched)
 
     def encode_records(
-        self, records: Sequence[Record], layout: Layout, *, skip: Skip = stop, first: int = 0
+        self, records: Sequence[Record], layout: Layout, *, skip: Skip = raise_error, first: int = 0
     ) -> TokenBatch:
         """Return the encoded records; with ``layout.overflowing``, one row per window.
 

@@ -45,10 +45,10 @@ from bertcli.errors import (
 )
 from bertcli.inspection.attention import encode_figure, figure_settings, require_matplotlib
 from bertcli.io.lock import locked
-from bertcli.io.output_files import object_in
-from bertcli.io.paths import making, refuse_inputs, sha256
+from bertcli.io.output_files import object_or_empty
+from bertcli.io.paths import refuse_inputs, sha256, unfinished_path
 from bertcli.io.progress import Display, PrintedDisplay
-from bertcli.io.publish import explained, filling, move, put_folder, work_folder
+from bertcli.io.publish import converting_os_errors, move, put_folder, replacing_files, work_folder
 from bertcli.io.system_calls import sync, sync_folder
 from bertcli.io.typed_json import (
     as_json,
@@ -133,7 +133,7 @@ class Checkpoints:
         existed = folder.exists()
         try:
             with ExitStack() as stack:
-                with explained(folder):
+                with converting_os_errors(folder):
                     folder.mkdir(exist_ok=True)
                     stack.enter_context(locked(folder / LOCK_FILE, folder, keep_folder=True))
                 yield
@@ -235,7 +235,7 @@ def read_state(folder: Path) -> State:
         f"remove {folder} to resume from the checkpoint before it, or start over with "
         f"{option('overwrite')}"
     )
-    record = object_in(read_bytes(path, OutputError, hint))
+    record = object_or_empty(read_bytes(path, OutputError, hint))
     is_valid = record.pop("digest", None) == _digest(record) and record["version"] == VERSION
     if not is_valid or folder.name != f"checkpoint-{record['step']}":
         raise OutputError(f"{path}: was changed, or written by another version of bertcli", hint)
@@ -353,11 +353,13 @@ class TrainingRun:
         options = self.options
         output = self.checkpoints.output
         self.ranks.wait()  # all processes check the folder before anything is written
-        with explained(output), ExitStack() as stack:
+        with converting_os_errors(output), ExitStack() as stack:
             log: IO[bytes] | None = None
             if self.ranks.is_first:
                 sync_folder(output.parent)
-                for path in output.glob(making(Path("*"), "*").name):  # left by a killed run
+                for path in output.glob(
+                    unfinished_path(Path("*"), "*").name
+                ):  # left by a killed run
                     shutil.rmtree(path)
                 self.checkpoints.remove_old()
                 if not self.state.step:
@@ -479,7 +481,7 @@ class TrainingRun:
         model = self.training.model
         if self.state.best:
             model.load_state_dict(self.best_weights)
-        with filling(self.checkpoints.output, last="config.json") as folder:
+        with replacing_files(self.checkpoints.output, last="config.json") as folder:
             self.task.publish(folder, model)
             if self.task.manifest:
                 manifest = strict({**self.task.manifest, "metrics": self.state.best})
@@ -496,7 +498,7 @@ CURVES = {"loss": "loss", "mlm_loss": "masked words", "eval_loss": "held out"}
 
 def plot_losses(log: Path) -> bytes:
     """Return an SVG figure of the losses in a log over its steps; invalid lines are skipped."""
-    lines = [object_in(line) for line in log.read_bytes().splitlines()]
+    lines = [object_or_empty(line) for line in log.read_bytes().splitlines()]
     with figure_settings():
         from matplotlib.figure import Figure
 

@@ -65,8 +65,8 @@ def test_members_can_be_mapped(tmp_path):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_decode_and_inspect(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(arrays, "ROWS", 7)
-    monkeypatch.setattr(arrays, "BLOCK", 50)
+    monkeypatch.setattr(arrays, "ROWS_PER_BLOCK", 7)
+    monkeypatch.setattr(arrays, "NUMBERS_PER_BLOCK", 50)
     out = tmp_path / f"x.{form}"
     call("tokenize", "-q", "--ragged", "-o", out, stdin="\n".join(TEXTS))
     found = call("decode", "-q", "-i", out, "-f", "jsonl").rows

@@ -16,20 +16,20 @@ from pyarrow import parquet
 from vector_files import normal
 
 from bertcli.errors import InputError
-from bertcli.formats.vector_files import floats, manifest_of, stored
+from bertcli.formats.vector_files import manifest_of, read_float_vectors, read_vectors
 
 
 def test_shortest_decimals_are_the_float32_they_stand_for(tmp_path):
     (tmp_path / "v.jsonl").write_text("[0.1]\n")
-    assert next(stored(str(tmp_path / "v.jsonl")))[0, 0] == np.float32(0.1)
+    assert next(read_vectors(str(tmp_path / "v.jsonl")))[0, 0] == np.float32(0.1)
 
 
 def test_bytes_without_a_manifest_mean_nothing(tmp_path):
     path = str(tmp_path / "v.npy")
     np.save(path, np.ones((2, 3), np.int8))
-    assert next(stored(path)).dtype == np.int8
+    assert next(read_vectors(path)).dtype == np.int8
     with pytest.raises(InputError, match=r"v\.npy: holds int8, which cannot be converted"):
-        list(floats(path))
+        list(read_float_vectors(path))
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        list(stored(str(path)))
+        list(read_vectors(str(path)))
     assert str(path) in str(caught.value)
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
 def test_arrays_that_are_no_vectors(tmp_path, array, message):
     np.save(tmp_path / "v.npy", array)
     with pytest.raises(InputError, match=message):
-        list(stored(str(tmp_path / "v.npy")))
+        list(read_vectors(str(tmp_path / "v.npy")))
 
 
 def test_an_array_that_is_cut_off(tmp_path):
@@ -97,29 +97,29 @@ def test_an_array_that_is_cut_off(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     path.with_suffix(".npy.gz").write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(InputError, match="ends after row 8 of 10"):
-        list(stored(f"{path}.gz"))
+        list(read_vectors(f"{path}.gz"))
     with pytest.raises(InputError, match="ends after row 8 of 10"):
-        list(stored(str(path)))
+        list(read_vectors(str(path)))
 
 
 def test_several_arrays_and_none_of_the_name(tmp_path):
     np.savez(tmp_path / "v.npz", a=normal(2, 2), b=normal(2, 2))
     with pytest.raises(InputError, match="array 'embeddings' not found") as caught:
-        list(stored(str(tmp_path / "v.npz")))
+        list(read_vectors(str(tmp_path / "v.npz")))
     assert caught.value.hint == "available: a, b"
     np.savez(tmp_path / "v.npz", a=normal(2, 2))
-    assert sum(map(len, stored(str(tmp_path / "v.npz")))) == 2
+    assert sum(map(len, read_vectors(str(tmp_path / "v.npz")))) == 2
     with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
         archive.writestr("archive/data.pkl", b"N.")
     with pytest.raises(InputError, match="array 'embeddings' not found"):
-        list(stored(str(tmp_path / "v.npz")))
+        list(read_vectors(str(tmp_path / "v.npz")))
 
 
 @pytest.mark.parametrize("lists", [[[1.0], [1.0, 2.0]], [[1.0], None]])
 def test_parquet_lists_of_several_lengths(tmp_path, lists):
     parquet.write_table(arrow.table({"embedding": lists}), tmp_path / "v.parquet")
     with pytest.raises(InputError, match=r"v\.parquet: column 'embedding' has rows of several"):
-        list(stored(str(tmp_path / "v.parquet")))
+        list(read_vectors(str(tmp_path / "v.parquet")))
 
 
 @pytest.mark.parametrize("command", ["compare", "inspect"])

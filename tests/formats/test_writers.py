@@ -169,6 +169,14 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path, suffix, there):
     assert left == [(path.name, b"before")] * there
 
 
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_an_os_error_of_the_caller_is_not_blamed_on_the_output(tmp_path, suffix):
+    with pytest.raises(TimeoutError), streamed_rows(tmp_path / f"a.{suffix}", suffix) as write:
+        write(ROWS)
+        raise TimeoutError
+    assert not [*tmp_path.iterdir()]
+
+
 posix = pytest.mark.skipif(os.name != "posix", reason="links, devices and modes are POSIX")
 
 

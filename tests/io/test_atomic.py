@@ -7,9 +7,9 @@ from front import left_in
 
 from bertcli.errors import OutputError
 from bertcli.io.publish import (
-    filling,
     put_folder,
     replaced_folder,
+    replacing_files,
     whole_file,
     whole_folder,
     work_folder,
@@ -118,7 +118,7 @@ def test_a_file_that_comes_while_a_folder_is_replaced_stays(tmp_path, monkeypatc
 @pytest.mark.skipif(os.name != "posix", reason="Windows syncs no folder")
 def test_the_other_names_are_on_the_disk_before_the_last(tmp_path, happened):
     (target := tmp_path / "a").mkdir()
-    with filling(target, last="config.json") as made:
+    with replacing_files(target, last="config.json") as made:
         for name in ("config.json", "model.safetensors"):
             (made / name).touch()
     folder, last = target.stat().st_ino, (target / "config.json").stat().st_ino

@@ -172,7 +172,9 @@ def test_crafted_pickles_are_one_line(folder, raw, form):
         zipped(path, raw, ("a/data/0", b"\0" * 8))
     else:
         keys = pickle.dumps(["0"], 2) + struct.pack("<q", 2) + b"\0" * 8
-        head = [pickle.dumps(one, 2) for one in (torch_save.MAGIC, 1001, {"little_endian": True})]
+        head = [
+            pickle.dumps(one, 2) for one in (torch_save.MAGIC_NUMBER, 1001, {"little_endian": True})
+        ]
         path.write_bytes(raw + keys if form == "bare" else b"".join(head) + raw + keys)
     tracemalloc.start()
     try:

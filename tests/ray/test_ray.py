@@ -28,7 +28,7 @@ from fsspec import AbstractFileSystem, register_implementation
 
 from bertcli.errors import InputError, OutputError, UsageError
 from bertcli.model_folder.find import find_model
-from bertcli.ray.run import EmbedJob, Pool, Shard, ShardWorker, TokenizeJob, plan
+from bertcli.ray.run import EmbedJob, Pool, Shard, ShardWorker, TokenizeJob, plan_shards
 from bertcli.records.input import Input
 from bertcli.tokenizing.batch import Layout
 from bertcli.versions import install_command
@@ -135,12 +135,12 @@ def test_a_shard_is_made_once_and_never_by_other_options(tmp_path):
     source.write_text('{"id": "x", "text": "one"}\n{"text": 2}\n{"id": "y", "text": "three"}\n')
     shard = shard_of(str(source), str(tmp_path / "out" / "a.npy"))
     done = worker("mean", source).make(shard)
-    assert (done.passed_over, done.skipped) == (False, 1)
+    assert (done.was_complete, done.skipped) == (False, 1)
     assert len(np.load(shard.output)) == 2
     index = rows_in(Path(f"{shard.output}.index.jsonl"))
     assert [row["id"] for row in index] == ["x", "y"]
     assert "a.jsonl:2" in rows_in(Path(f"{shard.output}.errors.jsonl"))[0]["error"]
-    assert worker("mean", source).make(shard).passed_over
+    assert worker("mean", source).make(shard).was_complete
     with pytest.raises(OutputError, match='pooling was "mean", now "max"'):
         worker("max", source).make(shard)
     with source.open("a") as file:
@@ -170,7 +170,7 @@ def test_an_empty_shard_is_made_once(tmp_path, form):
     done = ShardWorker(job).make(shard)
     assert Path(shard.output).exists() and done.sha256
     assert done.tally.records == 0
-    assert ShardWorker(job).make(shard).passed_over
+    assert ShardWorker(job).make(shard).was_complete
 
 
 def jobs(source):
@@ -198,7 +198,7 @@ def test_an_output_that_nothing_says_who_made_is_refused(tmp_path, at, where):
     assert len(fs.ls(place.rpartition("/")[0])) == 1
     done = ShardWorker(replace(job, overwrite=True)).make(shard)
     assert hashlib.sha256(fs.cat_file(place)).hexdigest() == done.sha256
-    assert ShardWorker(job).make(shard).passed_over
+    assert ShardWorker(job).make(shard).was_complete
 
 
 def _written(path, text):
@@ -211,15 +211,15 @@ def test_a_shard_that_was_killed_before_its_manifest_is_made_again(tmp_path, at)
     source, out = tmp_path / "a.txt", tmp_path / "out" / "a.jsonl"
     source.write_text("one\n")
     shard, job = shard_of(str(source), str(out)), jobs(Input.of(paths=(str(source),)))[at]
-    where = ("bertcli.io.output_files.sync_folder", "bertcli.ray.run.put_json")[at]
+    where = ("bertcli.io.output_files.sync_folder", "bertcli.ray.run.write_json_atomically")[at]
     with (
         mock.patch(where, side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         ShardWorker(job).make(shard)
     assert out.exists()
-    assert not ShardWorker(job).make(shard).passed_over
-    assert ShardWorker(job).make(shard).passed_over
+    assert not ShardWorker(job).make(shard).was_complete
+    assert ShardWorker(job).make(shard).was_complete
 
 
 def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
@@ -232,7 +232,7 @@ def test_skipped_records_are_told_by_the_run_that_ends_a_killed_one(tmp_path):
         worker("mean", source).make(shard)
     whole = letters.read_bytes()
     done = worker("mean", source).make(shard)
-    assert (done.passed_over, done.skipped) == (False, 1)
+    assert (done.was_complete, done.skipped) == (False, 1)
     assert letters.read_bytes() == whole and whole.count(b"\n") == 1
     source.write_text('{"text": "one"}\n')
     again = worker("mean", source)
@@ -262,7 +262,7 @@ def test_sources_are_never_written(tmp_path):
     (tmp_path / "a.npy.errors.jsonl").write_bytes(source.read_bytes())
     paths = (str(source), str(tmp_path / "a.npy.errors.jsonl"))
     with pytest.raises(OutputError, match="would be overwritten"):
-        plan(Input.of(paths=paths), str(tmp_path), "npy")
+        plan_shards(Input.of(paths=paths), str(tmp_path), "npy")
 
 
 def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
@@ -270,14 +270,14 @@ def test_shards_come_and_go_through_file_systems_that_are_elsewhere(tmp_path):
 
     memory = fsspec.filesystem("memory")
     memory.pipe("/in/a.txt", b"one\ntwo\n")
-    (shard,) = plan(Input.of(paths=("memory://in/*.txt",)), "memory://out", "npy")
+    (shard,) = plan_shards(Input.of(paths=("memory://in/*.txt",)), "memory://out", "npy")
     maker = worker("mean", "ignored")
     assert maker.make(shard).tally.records == 2
     assert sorted(name.rsplit("/", 1)[1] for name in memory.find("/out")) == [
         "a.npy",
         "a.npy.manifest.json",
     ]
-    assert maker.make(shard).passed_over
+    assert maker.make(shard).was_complete
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_what_opens_a_store_stays_with_its_files_and_is_shown_nowhere(tmp_path, 
 
     with mock.patch("bertcli.formats.parquet.file_system", file_system):
         source = Input.of(paths=(pattern,), on_error="skip")
-        (shard,) = plan(source, str(tmp_path / "out"), "jsonl")
+        (shard,) = plan_shards(source, str(tmp_path / "out"), "jsonl")
         for job in jobs(replace(source, paths=("ignored",)))[1:]:
             done = ShardWorker(job).make(shard)
     assert done.tally.records == 1
@@ -457,13 +457,13 @@ def test_names_of_outputs_keep_the_folders(tmp_path):
     for name in ("a/x.txt.gz", "b/x.txt", "_SUCCESS", ".hidden.txt", "b/readme.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = plan(Input.of(paths=(str(tmp_path),)), "out/", "parquet")
+    found = plan_shards(Input.of(paths=(str(tmp_path),)), "out/", "parquet")
     assert [shard.output for shard in found] == ["out/a/x.parquet", "out/b/x.parquet"]
-    url = plan(Input.of(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
+    url = plan_shards(Input.of(paths=(f"file://{tmp_path}/b/*.txt",)), "s3://bucket/out", "npy")
     assert [shard.output for shard in url] == ["s3://bucket/out/x.npy"]
     (tmp_path / "a" / "x.txt").touch()
     with pytest.raises(InputError, match="would both be written to a/x"):
-        plan(Input.of(paths=(str(tmp_path),)), "out", "npy")
+        plan_shards(Input.of(paths=(str(tmp_path),)), "out", "npy")
 
 
 class Web(AbstractFileSystem):
@@ -486,7 +486,7 @@ def test_addresses_that_differ_in_a_query_are_different_files():
     register_implementation("web", Web, clobber=True)
     paths = ("web://host/get.txt?secret=1", "web://host/get.txt?secret=2")
     with pytest.raises(InputError, match=r"would both be written to get\.txt\?secret=\*\*\*"):
-        plan(Input.of(paths=paths), "out", "npy")
+        plan_shards(Input.of(paths=paths), "out", "npy")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_the_whole_arrays(tmp_path_factory, pair):
     for name, vectors in zip("ab", pair, strict=True):
         np.save(folder / f"{name}.npy", vectors)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored, "ROWS", 4)
+        patch.setattr(stored, "ROWS_PER_BLOCK", 4)
         found = compare(str(folder / "a.npy"), str(folder / "b.npy"), worst=3)
     apart = np.abs(pair[0].astype(np.float64) - pair[1])
     assert found.max_abs == apart.max()
@@ -143,7 +143,10 @@ def test_no_rows_have_a_width(tmp_path, run, one, other):
         ([(3, 4), (5, 4)], r"a\.npy has 3 rows, .*b\.npy has 5$"),
         ([(3, 4), (3, 2, 4)], r"a\.npy has 4 dimensions, .*b\.npy has 2 x 4$"),
         ([(3, 4), (0, 4)], r"a\.npy has 3 rows, .*b\.npy has 0$"),
-        ([(stored.ROWS + 1, 2), (stored.ROWS, 2)], r"has 2,049 rows, .* has 2,048$"),
+        (
+            [(stored.ROWS_PER_BLOCK + 1, 2), (stored.ROWS_PER_BLOCK, 2)],
+            r"has 2,049 rows, .* has 2,048$",
+        ),
     ],
 )
 def test_other_shapes_cannot_be_compared(write, shapes, message):

@@ -123,12 +123,12 @@ def test_manifest(tmp_path):
     assert manifest["counts"] == {"records": ROWS}
     assert manifest["rows"] == ROWS
     assert manifest["sha256"] == sha256(tmp_path / "out.npy")
-    made(tmp_path / "bare.npy", "npy", manifest=False)
+    made(tmp_path / "bare.npy", "npy", has_manifest=False)
     assert sorted(path.name for path in tmp_path.glob("bare*")) == [
         "bare.npy",
         "bare.npy.index.jsonl",
     ]
-    made(tmp_path / "out.npy", "npy", overwrite=True, manifest=False)
+    made(tmp_path / "out.npy", "npy", overwrite=True, has_manifest=False)
     assert not (tmp_path / "out.npy.manifest.json").exists()  # that of the output before
 
 

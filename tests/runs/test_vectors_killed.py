@@ -28,11 +28,11 @@ NAMES = {"out", "out.manifest.json"}
 
 def run(folder, form, precision, *, ids=False, **options):
     """A command that takes two records at a time, wherever it begins."""
-    many = options.get("many", False)
+    many = options.get("has_several_rows", False)
     with open_vectors(
         VectorTarget(folder / "out", form, precision, **options), {"model": "m"}
     ) as sink:
-        if sink.found is OutputState.COMPLETE:
+        if sink.output_state is OutputState.COMPLETE:
             return
         start = sink.state["read"] if sink.state else 0
         for at in range(start, ROWS, 2):
@@ -106,8 +106,8 @@ def again(folder, form, precision, **options):
     [
         ("npy", "float32", True, "one"),
         ("jsonl", "float32", True, "one"),
-        ("safetensors", "int8", False, "many"),
-        ("parquet", "float16", False, "many"),
+        ("safetensors", "int8", False, "has_several_rows"),
+        ("parquet", "float16", False, "has_several_rows"),
         ("npz", "float32", False, "ids"),
     ],
 )

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers_made import MADE
 
 from bertcli.errors import BertcliError
-from bertcli.formats.tables import NUMERIC
+from bertcli.formats.tables import ID_COLUMNS
 from bertcli.records.record import Record
 from bertcli.tokenizing import encode_block, ragged
 from bertcli.tokenizing.batch import Layout
@@ -68,7 +68,7 @@ def same_both_ways(tokenizer, records, layout):
 
 
 OPTIONS = [
-    Layout(columns=NUMERIC, **options)
+    Layout(columns=ID_COLUMNS, **options)
     for options in (
         {},
         {"special_tokens": False},

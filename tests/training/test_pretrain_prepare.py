@@ -24,7 +24,7 @@ from nested_models import inside_a_sentence_model
 from tokenizers_made import roberta, wordpiece_folder
 
 from bertcli.errors import BertcliError
-from bertcli.io.paths import making
+from bertcli.io.paths import unfinished_path
 from bertcli.io.publish import replaced_folder
 from bertcli.training.instances import Instances
 
@@ -313,7 +313,7 @@ def test_folders_that_are_there(place, tmp_path):
 def test_what_killed_runs_left(place, tmp_path):
     """A corpus half read, and a folder that was just to be replaced."""
     out = tmp_path / "a"
-    half, old = making(out), replaced_folder(out)
+    half, old = unfinished_path(out), replaced_folder(out)
     (half / "spool").mkdir(parents=True)
     (half / "spool" / "documents").write_bytes(b"half")
     assert prepare(place, "corpus.txt", "-o", out).code == 0

@@ -16,7 +16,7 @@ from bertcli.cli.options.common import (
 )
 from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
 from bertcli.errors import UsageError
-from bertcli.formats.registry import FINISHED, TXT
+from bertcli.formats.registry import ENCODED_ROWS, TXT
 from bertcli.tokenizing.chunks import CHUNK_COLUMNS, Chunker, ChunkRun, ChunkSettings
 
 
@@ -71,7 +71,7 @@ def chunk(
             "tokens"
         )
     run = ChunkRun(reader, chunker, file_format)
-    writer = FINISHED if file_format == TXT else file_format
+    writer = ENCODED_ROWS if file_format == TXT else file_format
     with output.open(writer, reader.source.inputs, model, run=run, uses_weights=False) as write:
         for rows in console.track(run):
             write(rows)

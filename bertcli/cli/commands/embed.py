@@ -230,11 +230,11 @@ def _embed_on_ray(
 
 def _reserved_fields(options: EmbedOptions) -> frozenset[str]:
     """Return the fields of the output, whose names no carried field may have."""
-    from bertcli.formats.vector_writer import WRITTEN, WRITTEN_OF_MANY, WRITTEN_OF_TERMS
+    from bertcli.formats.vector_writer import SEVERAL_VECTORS_FIELDS, TERM_FIELDS, VECTOR_FIELDS
 
-    names = WRITTEN_OF_MANY if options.per_token else WRITTEN
+    names = SEVERAL_VECTORS_FIELDS if options.per_token else VECTOR_FIELDS
     if options.sparse:
-        names = WRITTEN_OF_TERMS
+        names = TERM_FIELDS
     return frozenset(names) | frozenset(CHUNK_FIELDS if options.on_truncate == "chunk" else ())
 
 
@@ -256,7 +256,7 @@ def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":
     if result.state is OutputState.COMPLETE:
         console.note(f"{target.path} is already complete: nothing to do")
         raise typer.Exit
-    console.note(run.reuse)
+    console.note(run.reuse_note)
     if console.watched:
         vectors = f"vectors of {counted(run.tally.records, 'text')}"
         console.note(f"{vectors} written to {target.path} in {monotonic() - start:,.1f} s")

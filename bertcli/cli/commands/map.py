@@ -18,7 +18,7 @@ from bertcli.cli.options.completion import complete_field
 from bertcli.cli.options.corpus import FileOptions
 from bertcli.cli.options.groups import OptionGroup, number, option
 from bertcli.errors import UsageError
-from bertcli.formats.registry import FINISHED, ROW_CHOICES
+from bertcli.formats.registry import ENCODED_ROWS, ROW_CHOICES
 from bertcli.formats.writers import refuse_other_suffix
 from bertcli.io.streams import suffix_of
 from bertcli.records.input import Input
@@ -116,7 +116,7 @@ def map(
     reader = reader_of(texts, files=texts.files, keep=keep, reserved=reserved, requested=requested)
     refuse_pipes(reader)
     search = texts.search(reader, model, compute)
-    writer = FINISHED if file_format == "html" else file_format
+    writer = ENCODED_ROWS if file_format == "html" else file_format
     with output.open(writer, texts.inputs(reader), model) as write:
         with stored_vectors(search, console) as stored:
             console.note("laying out the texts" if console.watched else "")

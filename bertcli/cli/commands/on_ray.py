@@ -79,9 +79,17 @@ def on_ray(
     ``make_job(find_model, source, file_format, pool)`` returns the job.
     """
     from bertcli.io.lock import locked
-    from bertcli.io.publish import explained
-    from bertcli.ray.locations import is_local, local_path, output_place
-    from bertcli.ray.run import DEAD, ShardRun, connected, plan, put_manifest, told, totals
+    from bertcli.io.publish import converting_os_errors
+    from bertcli.ray.locations import is_local, local_path, output_url
+    from bertcli.ray.run import (
+        ERRORS_SUFFIX,
+        ShardRun,
+        connected,
+        plan_shards,
+        summary_line,
+        total_counts,
+        write_manifest,
+    )
 
     if output.output is None:
         raise UsageError("--engine ray requires -o FOLDER", "it writes one file per input file")
@@ -89,14 +97,14 @@ def on_ray(
     if file_format == JSON:
         file_format = JSONL
     check_format(file_format, VECTORS)
-    output_folder = output_place(output.output)
+    output_folder = output_url(output.output)
     job_source = source.source()
-    shards = plan(job_source, output_folder, file_format)
+    shards = plan_shards(job_source, output_folder, file_format)
     start = monotonic()
     with ExitStack() as stack:
         if is_local(output_folder):
             folder = local_path(output_folder)
-            with explained(folder):
+            with converting_os_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / LOCK, folder, keep_folder=True))
         nodes = stack.enter_context(connected(engine.ray_address))
@@ -104,7 +112,9 @@ def on_ray(
         console.detail(f"{counted(len(shards), 'shard')} on {counted(len(nodes), 'node')}, {pool}")
         job = make_job(model.folder, job_source, file_format, pool)
         results = console.follow(ShardRun(job, shards, pool))
-        put_manifest(output_folder, results)
-    console.note(told(results, monotonic() - start))
-    console.warn_truncated(totals(results), results[0].max_length)
-    console.exit_if_skipped(sum(shard.skipped for shard in results), f": see the files *{DEAD}")
+        write_manifest(output_folder, results)
+    console.note(summary_line(results, monotonic() - start))
+    console.warn_truncated(total_counts(results), results[0].max_length)
+    console.exit_if_skipped(
+        sum(shard.skipped for shard in results), f": see the files *{ERRORS_SUFFIX}"
+    )

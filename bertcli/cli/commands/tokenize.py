@@ -225,7 +225,7 @@ def _tokenize_on_ray(
             output,
             model=find_model,
             source=source.changed(reserved=task.fields),
-            form=file_format,
+            file_format=file_format,
             layout=task.layout,
             extra=task.other_fields,
         )

@@ -15,7 +15,7 @@ import typer
 from bertcli.errors import Log, counted, on_command_line
 from bertcli.io.paths import public
 from bertcli.io.printable import printable
-from bertcli.io.progress import Advance, Executable, Progress, Ran, ResultT, Show, Step
+from bertcli.io.progress import Advance, BatchDone, Executable, Progress, ResultT, Show, Step
 from bertcli.io.streams import size_on_disk
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class ProgressBar:
             seconds = self.seconds(unit)
             self.update(f"{done:,} {unit}  {done / seconds:,.0f} {unit}/s", share, seconds)
         elif reader:
-            done = progress.before + progress.texts
+            done = progress.earlier_texts + progress.texts
             counts, total = count_and_total(done, reader, size_on_disk(reader.source.paths))
             rates = progress.rates(reader.unit)
             if not progress.tokens:
                 rates = rates.partition("  ")[0]
             counts += f"  {rates}{f'  {truncated:,} truncated' if truncated else ''}"
-            share = total and progress.texts / max(progress.texts, total - progress.before)
+            share = total and progress.texts / max(progress.texts, total - progress.earlier_texts)
             self.update(counts, share, progress.seconds)
         self.last_step = monotonic()
 
@@ -161,7 +161,7 @@ def print_text(text: str) -> None:
     """Write a text to stdout. Raises OutputError if stdout is closed or its disk is full."""
     from bertcli.formats.writers import open_output
 
-    with open_output(None, drawn=True) as output:
+    with open_output(None, is_drawn=True) as output:
         output.write(f"{text}\n".encode(sys.stdout.encoding, "backslashreplace"))
 
 
@@ -204,7 +204,7 @@ class Console(Log):
         """
         with self.progress(run, reader) as show:
             for step in run:
-                show(step if isinstance(step, Step) else Ran(len(step)))
+                show(step if isinstance(step, Step) else BatchDone(len(step)))
                 yield step
 
     @contextmanager

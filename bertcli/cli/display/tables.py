@@ -24,7 +24,7 @@ from rich.text import Text
 
 from bertcli.cli.display.passages import passage
 from bertcli.errors import counted
-from bertcli.formats.tables import fields_of, lines_of
+from bertcli.formats.tables import fields_of, without_headers
 from bertcli.formats.writers import open_output
 from bertcli.io.printable import printable
 from bertcli.records.input import ORIGIN
@@ -67,7 +67,7 @@ class Screen(Console):
 @contextmanager
 def drawing() -> Iterator[Screen]:
     """Yield the screen of stdout. Errors of stdout are handled as for other output formats."""
-    with open_output(None, drawn=True):
+    with open_output(None, is_drawn=True):
         has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
         yield Screen(width=None if has_width else DEFAULT_WIDTH)
 
@@ -91,12 +91,12 @@ Inputs = Sequence[str | Path]  # input files; "-" is stdin
 
 def facts(rows: Iterable[tuple[str, Any]]) -> Table:
     """Return a table of names and their values."""
-    drawn = Table.grid(padding=(0, 2))
-    drawn.add_column(style="dim", no_wrap=True)
-    drawn.add_column(overflow="fold")
+    is_drawn = Table.grid(padding=(0, 2))
+    is_drawn.add_column(style="dim", no_wrap=True)
+    is_drawn.add_column(overflow="fold")
     for name, value in rows:
-        drawn.add_row(name.replace("_", " "), described(value))
-    return drawn
+        is_drawn.add_row(name.replace("_", " "), described(value))
+    return is_drawn
 
 
 def described(value: Any) -> str:
@@ -127,10 +127,10 @@ def rows_table(
     names = fields_of(map(dict, rows))
     cells = {name: [row.get(name, "") for row in rows] for name in names}
     style = {"box": SIMPLE_HEAD, "title_justify": "left", "title_style": "bold", **style}
-    drawn = RowsTable(title=title, **style)
+    is_drawn = RowsTable(title=title, **style)
     for name, values in cells.items():
         is_figure = any(isinstance(value, int | float) for value in values)
-        drawn.add_column(
+        is_drawn.add_column(
             name,
             justify="right" if is_figure else "left",
             overflow="fold",
@@ -139,8 +139,8 @@ def rows_table(
             or max(len(str(value)) for value in values) <= MAX_SHORT_CELL,
         )
     for row in zip(*cells.values(), strict=True):
-        drawn.add_row(*(cell(value, name) for name, value in zip(cells, row, strict=True)))
-    return drawn
+        is_drawn.add_row(*(cell(value, name) for name, value in zip(cells, row, strict=True)))
+    return is_drawn
 
 
 class RowsTable(Table):
@@ -227,7 +227,7 @@ def open_table(
 
         def write(rows: Sequence[Any]) -> None:
             nonlocal remaining, hidden
-            rows = lines_of(rows)
+            rows = without_headers(rows)
             drawn_rows = rows[: int(min(remaining, len(rows)))]
             remaining -= len(drawn_rows)
             hidden += len(rows) - len(drawn_rows)
@@ -429,8 +429,8 @@ def token_vectors_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenField
         for index, (text, (start, stop), sequence, vector) in enumerate(islice(columns, MAX_DRAWN))
     ]
     notes = notes_of_hidden(len(vectors) - len(rows), f"more {pieces.name}")
-    drawn = rows_table(rows, item_text(encoded)) if rows else Text(item_text(encoded), "bold")
-    return Group(drawn, *notes, shape_of(*vectors.shape))
+    is_drawn = rows_table(rows, item_text(encoded)) if rows else Text(item_text(encoded), "bold")
+    return Group(is_drawn, *notes, shape_of(*vectors.shape))
 
 
 def comparison_view(reports: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:

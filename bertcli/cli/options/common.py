@@ -303,7 +303,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         uses_weights: bool,
     ) -> "RowRun":
         """Return the run with everything its rows depend on: options, model files and inputs."""
-        from bertcli.runs.identity import Inputs, files_of_results, files_of_tokenizer
+        from bertcli.runs.identity import Inputs, result_digests, tokenizer_and_settings_digests
         from bertcli.runs.row_run import RowRun
 
         options = {
@@ -314,7 +314,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         fingerprint: dict[str, Any] = {"options": options}
         model_files: list[Path] = []
         for folder in (model.folder() for model in models):
-            digests = files_of_results if uses_weights else files_of_tokenizer
+            digests = result_digests if uses_weights else tokenizer_and_settings_digests
             fingerprint |= {"model": folder.name, **digests(folder)}
             model_files += folder.model_files
         if reader_run:
