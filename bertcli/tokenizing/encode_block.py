@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bertcli.errors import InputError, option
 from bertcli.records.batch import RecordBatch
@@ -41,9 +41,10 @@ from bertcli.tokenizing.truncation import (
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from tokenizers import Tokenizer as Core
 
+    from bertcli.tokenizing.ragged import WordPieceEngine
     from bertcli.tokenizing.special_tokens import SpecialTokens
-    from bertcli.tokenizing.tokenizer import Tokenizer
 
 FEW_RECORDS = 256  # in a run: fewer are not worth the numpy import,
 MANY_CHARACTERS = 1 << 19  # unless a block has this many characters
@@ -51,8 +52,39 @@ MANY_CHARACTERS = 1 << 19  # unless a block has this many characters
 Skip = Callable[[InputError], None]  # receives the error of a record that is left out
 
 
+class TextEncoder(Protocol):
+    """What encoding needs of a `Tokenizer`."""
+
+    core: Core
+    roles: dict[str, str]  # "pad_token" -> "[PAD]"
+    truncation_side: str
+    padding_side: str
+    reads_types: bool
+
+    @property
+    def words_core(self) -> Core:
+        """The core for words of a text that is already split."""
+
+    @property
+    def engine(self) -> WordPieceEngine:
+        """The encoder of many texts at once."""
+
+    @property
+    def padding_id(self) -> int:
+        """The id of the padding token."""
+
+    def cut_at(self, layout: Layout) -> int | None:
+        """Return the length to truncate to; None without truncation."""
+
+    def room(self, length: int, layout: Layout, *, pair: bool) -> int:
+        """Return how many tokens fit beside the special tokens."""
+
+    def padded_length(self, layout: Layout, longest: int) -> int:
+        """Return the padded length of texts whose longest has ``longest`` tokens."""
+
+
 def encode_block(
-    tokenizer: Tokenizer, block: RecordBatch, layout: Layout, skip: Skip, first: int
+    tokenizer: TextEncoder, block: RecordBatch, layout: Layout, skip: Skip, first: int
 ) -> TokenBatch:
     """Return the encoded records; with ``layout.overflowing``, one row per window.
 
@@ -72,7 +104,7 @@ def encode_block(
     return encode_as_lists(tokenizer, block, layout, skip, first)
 
 
-def _fits_arrays(tokenizer: Tokenizer, block: RecordBatch, layout: Layout) -> bool:
+def _fits_arrays(tokenizer: TextEncoder, block: RecordBatch, layout: Layout) -> bool:
     """Return True if arrays can hold the columns, and all records are texts or all are pairs."""
     if not layout.is_flat:
         return False
@@ -87,7 +119,7 @@ def _fits_arrays(tokenizer: Tokenizer, block: RecordBatch, layout: Layout) -> bo
 
 
 def encode_as_lists(
-    tokenizer: Tokenizer, block: RecordBatch, layout: Layout, skip: Skip, first: int
+    tokenizer: TextEncoder, block: RecordBatch, layout: Layout, skip: Skip, first: int
 ) -> TokenBatch:
     """Return the tokens of records as lists, without importing numpy."""
     limit = tokenizer.cut_at(layout)
@@ -113,7 +145,7 @@ def encode_as_lists(
     return TokenBatch.of(pad_rows(tokenizer, rows, layout), {"input_ids", *layout.columns})
 
 
-def pad_rows(tokenizer: Tokenizer, rows: list[Encoded], layout: Layout) -> list[Encoded]:
+def pad_rows(tokenizer: TextEncoder, rows: list[Encoded], layout: Layout) -> list[Encoded]:
     """Return the rows padded to equal length, if the layout requests padding."""
     if layout.padding == "do_not_pad":
         return rows
@@ -125,7 +157,7 @@ def pad_rows(tokenizer: Tokenizer, rows: list[Encoded], layout: Layout) -> list[
 
 
 def _columns(
-    tokenizer: Tokenizer, record: Record, encoding: Encoding, layout: Layout
+    tokenizer: TextEncoder, record: Record, encoding: Encoding, layout: Layout
 ) -> dict[str, Column]:
     """Return the columns of a record before truncation."""
     columns: dict[str, Column] = {"input_ids": encoding.ids}
@@ -139,7 +171,7 @@ def _columns(
 
 
 def _truncated_rows(
-    tokenizer: Tokenizer, row: Encoded, encoding: Encoding, layout: Layout, limit: int
+    tokenizer: TextEncoder, row: Encoded, encoding: Encoding, layout: Layout, limit: int
 ) -> list[Encoded]:
     """Return the windows of a record that is too long, or only the first one.
 
@@ -187,7 +219,7 @@ def _window_columns(
 
 
 def encode_as_arrays(
-    tokenizer: Tokenizer,
+    tokenizer: TextEncoder,
     block: RecordBatch,
     layout: Layout,
     special_tokens: SpecialTokens,

@@ -189,7 +189,15 @@ def embed(
     else:
         from bertcli.runs.vector_run import VectorRun, VectorTarget
 
-        target = record(VectorTarget, vector, output, file, path=output.output, form=file_format)
+        target = record(
+            VectorTarget,
+            vector,
+            output,
+            file,
+            path=output.output,
+            file_format=file_format,
+            has_manifest=file.manifest,
+        )
         tally = _embed_to_file(VectorRun(embedder, reader, target), console)
     if options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
@@ -222,7 +230,7 @@ def _embed_on_ray(
             model=find_model,
             source=source.changed(reserved=_reserved_fields(options)),
             options=replace(options, threads=options.threads or pool.cpus),
-            form=file_format,
+            file_format=file_format,
         )
 
     on_ray(make_job, source, model, output, engine, console)
