@@ -431,11 +431,28 @@ def _show_versions(requested: bool) -> None:
     raise typer.Exit
 
 
+def _show_skill(wanted: bool) -> None:
+    """Print the instructions for AI agents."""
+    if not wanted:
+        return
+    import bertcli
+
+    skill = Path(bertcli.__file__).with_name("SKILL.md")
+    print_text(skill.read_text("utf-8").rstrip("\n"))
+    raise typer.Exit
+
+
 class VersionOptions(OptionGroup):
-    """The --version option."""
+    """Options of bertcli itself: --version and --skill."""
 
     version = flag(
         "Show versions and exit.", "--version", "-V", is_eager=True, callback=_show_versions
+    )
+    skill = flag(
+        "Show how an AI agent uses bertcli, and exit.",
+        "--skill",
+        is_eager=True,
+        callback=_show_skill,
     )
 
 
