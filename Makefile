@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: test lint records bench
+.PHONY: test lint records bench man pictures dist
 
 test: .venv
 	$(PYTHON) -m pytest
@@ -17,6 +17,15 @@ records: .venv
 	BERTCLI_GOLDEN=write $(PYTHON) -m pytest -q tests/test_architecture.py
 	BERTCLI_RECORD=write $(PYTHON) -m pytest -q tests/test_recorded.py
 	git --no-pager diff tests/golden tests/recorded
+
+man: .venv
+	$(PYTHON) scripts/make_man.py build/man
+
+pictures: .venv
+	$(PYTHON) samples/make_pictures.py
+
+dist: .venv
+	$(PYTHON) scripts/check_dist.py
 
 bench: .venv
 	$(PYTHON) -m pip install --quiet -c constraints.txt -r benchmarks/requirements.txt

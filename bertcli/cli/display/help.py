@@ -74,10 +74,25 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
         page.write_text(note)
     page.write_paragraph()
     command.format_usage(ctx, page)
-    panels: dict[str, list[tuple[str, str]]] = {}
     if examples:
         with page.section("Examples"):
             page.write("".join(f"  {example}\n" for example in examples))
+    panels = panels_of(ctx, everything=everything)
+    for title, options in panels.items():
+        with page.section(title):
+            page.write_dl(options, NAMES_WIDTH)
+    if not everything:
+        can_resume = any(param.name == "resume" for param in command.params)
+        footnote = f"{RESUME_FOOTNOTE}\n" if can_resume else ""
+        page.write(f"\n{footnote}{ctx.command_path} --help shows all options.\n")
+    print_text(page.getvalue().rstrip("\n"))
+    raise typer.Exit
+
+
+def panels_of(ctx: typer.Context, *, everything: bool) -> dict[str, list[tuple[str, str]]]:
+    """Return the help of a command's parameters: panel -> rows of a name and its help."""
+    command: Any = ctx.command
+    panels: dict[str, list[tuple[str, str]]] = {}
     for name, subcommand in getattr(command, "commands", {}).items():
         row = (name, subcommand.get_short_help_str(MAX_WIDTH))
         panels.setdefault("Commands", []).append(row)
@@ -103,15 +118,7 @@ def show_help(ctx: typer.Context, *, everything: bool) -> None:
             continue
         if row := param.get_help_record(ctx):  # None for hidden parameters
             panels.setdefault(panel, []).append(row)
-    for title, options in panels.items():
-        with page.section(title):
-            page.write_dl(options, NAMES_WIDTH)
-    if not everything:
-        can_resume = any(param.name == "resume" for param in command.params)
-        footnote = f"{RESUME_FOOTNOTE}\n" if can_resume else ""
-        page.write(f"\n{footnote}{ctx.command_path} --help shows all options.\n")
-    print_text(page.getvalue().rstrip("\n"))
-    raise typer.Exit
+    return panels
 
 
 def negation(param: Any) -> tuple[str, str]:
