@@ -1,6 +1,6 @@
 """Make the pictures of the README from real runs: a terminal as SVG, the attention page as PNG.
 
-`make pictures`, or `python samples/make_pictures.py [FOLDER]`; needs the extra `torch` and Chromium.
+`make pictures`, or `python samples/make_pictures.py [FOLDER]`; needs torch and Chromium.
 """
 
 import io
