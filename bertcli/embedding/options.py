@@ -519,6 +519,11 @@ def refuse_format(file_format: str, options: EmbedOptions) -> None:
             f"{file_format} holds one vector per row, and each text has several",
             "use -f jsonl, parquet or npy",
         )
+    if options.on_truncate == "chunk" and can_hold(Holds.REQUESTS):
+        raise UsageError(
+            f"{file_format} answers each text with one vector, and "
+            f"{option('on_truncate', 'chunk')} makes several"
+        )
     if options.sparse and not can_hold(Holds.TERMS):
         raise UsageError(
             f"{option('sparse')}: weights of terms cannot be written as {file_format}",

@@ -330,14 +330,19 @@ class RecordEmbedder:
         starts_ahead = run.full and not self.options.per_token and self.runtime.threads
         max_ahead = WINDOWS_AHEAD * len(self.runtime.engine.devices) if starts_ahead else 0
         pending: deque[Iterator[BatchDone | EmbeddedBlock]] = deque()
-        for counts, batch in run.counted():
-            if self._max_characters:
-                batch = self._with_unread_counted(batch, counts)
+        for counts, batch in self.counted(run):
             model_run = self._start_ahead(batch) if starts_ahead else None
             pending.append(self._counted_results(run, counts, batch, model_run))
             if len(pending) > max_ahead:
                 yield pending.popleft()
         yield from pending
+
+    def counted(self, run: TokenizeRun) -> Iterator[tuple[TokenCounts, TokenBatch]]:
+        """Yield the counts and the tokens of each window of a run."""
+        for counts, batch in run.counted():
+            if self._max_characters:
+                batch = self._with_unread_counted(batch, counts)
+            yield counts, batch
 
     def _counted_results(
         self, run: TokenizeRun, counts: TokenCounts, batch: TokenBatch, model_run: ModelRun | None

@@ -42,6 +42,7 @@ class Holds(Flag):
     SEVERAL_VECTORS = auto()  # vectors of the tokens or words of each record
     TERMS = auto()  # weighted terms of each record
     IDS = auto()  # arrays of strings, which can hold record ids
+    REQUESTS = auto()  # requests of an API with their texts, or the answers with their vectors
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class FileFormat:
     is_columnar: bool = False  # columns have types, which a copy keeps
     is_choice: bool = True  # a value of --format; formats of records also of --input-format
     written_as: str = ""  # another format, whose writer is used
+    stored_as: str = ""  # another format, whose suffixes its files have
+    carried: tuple[str, ...] = ()  # fields that rows which were read from it carry
     required_module: str = ""  # raises BertcliError at import if a pip extra is missing
     encoder: str = ""
     writer: str = ""
@@ -79,6 +82,7 @@ class FileFormat:
     reader: str = ""
     vector_writer: str = ""
     vector_reader: str = ""
+    width_check: str = ""  # raises OutputError for rows that ask for vectors of another width
 
     def can_hold(self, contents: Holds) -> bool:
         """Return True if the format can hold all of these contents."""
@@ -192,6 +196,17 @@ FORMATS = {
             vector_writer="vector_writer:write_parquet",
             vector_reader="vector_files:parquet_vectors",
         ),
+        FileFormat(
+            "openai-batch",
+            holds=Holds.REQUESTS | Holds.VECTORS,
+            stored_as=JSONL,
+            carried=("request",),
+            writer="openai_batch:writer",
+            reader="openai_batch:read_rows",
+            vector_writer="vector_writer:write_text",
+            vector_reader="openai_batch:answered_vectors",
+            width_check="openai_batch:check_width",
+        ),
         FileFormat(TXT, (".txt",), holds=Holds.TEXTS, encoder="plain_text:encoder"),
         FileFormat(
             WHOLE_FILE,
@@ -242,10 +257,14 @@ NESTED = names_of(Holds.NESTED)
 BINARY = tuple(entry.name for entry in FORMATS.values() if not entry.is_text)
 TABULAR = tuple(entry.name for entry in FORMATS.values() if entry.has_header)
 LINES = (JSONL, TXT)  # formats with additional, faster encoders
-CHOICES = tuple(entry.name for entry in FORMATS.values() if entry.is_choice)
+CHOICES = tuple(
+    entry.name
+    for entry in FORMATS.values()
+    if entry.is_choice and not entry.can_hold(Holds.REQUESTS)
+)
 ROW_CHOICES = names_of(Holds.ROWS, with_aliases=True)
 VECTOR_CHOICES = names_of(Holds.VECTORS, with_aliases=True)
-INPUT_CHOICES = ("auto", TXT, *ROW_CHOICES)
+INPUT_CHOICES = ("auto", TXT, *ROW_CHOICES, *names_of(Holds.REQUESTS))
 
 OUTPUT_SUFFIXES = {
     suffix: entry.written_as or entry.name

@@ -66,7 +66,7 @@ def refuse_other_suffix(
     suffix_entry = FORMATS.get(suffix_format)
     if entry and entry.is_text and suffix in FORMATS[TXT].suffixes:
         return
-    if entry and entry.written_as == written_format:
+    if entry and written_format in (entry.written_as, entry.stored_as):
         return
     if suffix_entry and suffix_entry.written_as == file_format:
         raise UsageError(

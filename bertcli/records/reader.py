@@ -663,7 +663,7 @@ def _blocks(stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Iterator[
 
 def read_rows(file_format: str, stream: IO[bytes], decode: LineDecoder, reader: Reader) -> Blocks:
     """Yield the records of a format with a row reader in the table of formats."""
-    objects = _JsonRecords(reader, decode.name)
+    objects = _JsonRecords(reader, decode.name, carried=FORMATS[file_format].carried)
     lines = _numbered_lines(stream, decode, reader)
     rows = load(FORMATS[file_format].reader)(lines, decode.name, reader.skip)
     while block := [*islice(rows, ROWS_PER_BLOCK)]:
@@ -688,12 +688,23 @@ def _numbered_lines(
 class _JsonRecords:
     """Records from JSON values; the fields may change from value to value.
 
-    With ``strings``, a string is a record, too. For ids, a list is one.
+    With ``strings``, a string is a record, too. For ids, a list is one. The fields ``carried`` are
+    kept beside those that the user asked for.
     """
 
-    def __init__(self, reader: Reader, name: str, *, strings: bool = False) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        name: str,
+        *,
+        strings: bool = False,
+        carried: Sequence[str] = (),
+    ) -> None:
         self.reader = reader
         self.source = reader.source
+        if carried and self.source.fields.keep != "*":
+            kept = filter(None, (self.source.fields.keep, *carried))
+            self.source = self.source.changed(keep=",".join(kept))
         self.name = name
         self.text_types: Any = (str,) if strings else ()  # a value of one of them is a record
         if self.source.ids:

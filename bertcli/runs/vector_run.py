@@ -74,7 +74,7 @@ class VectorTarget(Target["VectorWriter"]):
     @property
     def with_fields(self) -> bool:
         """True if the format stores fields of records beside vectors."""
-        return FORMATS[self.file_format].can_hold(Holds.ROWS)
+        return bool(FORMATS[self.file_format].holds & (Holds.ROWS | Holds.REQUESTS))
 
     @property
     def only_ids(self) -> bool:
@@ -129,6 +129,8 @@ class VectorWriter(RunWriter):
         """Add rows: vectors float32 [n, D...], and the fields of their records."""
         journal = self.journal
         check_values(vectors, self.target.precision)
+        if fields.others and (check := FORMATS[self.target.file_format].width_check):
+            load(check)(fields.others, vectors.shape[-1])
         journal["shape"] = vectors.shape[1:]
         journal["rows"] += len(vectors)
         journal["records"] += fields.count
