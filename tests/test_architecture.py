@@ -51,6 +51,7 @@ inspection
 training
 ray
 functions
+server
 cli
 """.split()  # noqa: SIM905 - a list that is read downwards
 TOP = ("__init__", "__main__")  # the public names and the process: they may import anything

@@ -48,6 +48,7 @@ COMMANDS = {
     "distil": "models",
     "train": "train",
     "evaluate": "train",
+    "serve": "serve",
     "models": "models",
     "models download": "models",
     "models remove": "models",

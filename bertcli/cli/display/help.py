@@ -33,6 +33,7 @@ COMMON = frozenset(
     map.color map.clusters
     size dupe_factor config epochs batch_size learning_rate eval_dir
     task frozen eval queries qrels
+    host port api_key
     device dtype output format
     models-download.revision models-remove.yes
     """.split()  # noqa: SIM905 - a list that is read downwards

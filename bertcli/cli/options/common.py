@@ -456,7 +456,7 @@ class VersionOptions(OptionGroup):
     )
 
 
-class ComputeOptions(OptionGroup, panel=COMPUTE, record_class=Compute):
+class InferenceOptions(OptionGroup, panel=COMPUTE, record_class=Compute):
     """Backend, device, precision and memory."""
 
     backend = option(
@@ -479,6 +479,11 @@ class ComputeOptions(OptionGroup, panel=COMPUTE, record_class=Compute):
     batch_tokens = number(
         "Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"
     )
+
+
+class ComputeOptions(InferenceOptions, record_class=Compute):
+    """The same for commands that read many records."""
+
     window = number("Maximum number of records that are sorted by length together.", default=4096)
 
 

@@ -1,0 +1,338 @@
+"""The application: from HTTP requests to routes and back, with limits, keys and errors.
+
+    app = Service(model, ServerSettings()).app()       # for uvicorn or any other ASGI server
+
+The event loop reads bodies and writes answers. Threads parse, tokenize and make long answers, and
+the thread of the batcher runs the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import traceback
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route as Path
+
+from bertcli.errors import LOG, BertcliError, InputError, in_python, out_of_memory
+from bertcli.formats.openai_batch import to_json
+from bertcli.server.batching import Batcher
+from bertcli.server.metrics import Metrics
+from bertcli.server.requests import RequestError, read_body
+from bertcli.server.routes import POSTED, Route, Work, info
+from bertcli.server.served_model import EmbeddingRunner, ServedModel
+
+BODY_SECONDS = 30.0  # to send a body
+HEALTH_SECONDS = 10.0  # until a model that does not answer is unhealthy
+RETRY_SECONDS = 1  # of the header Retry-After
+MAX_BATCH_TOKENS = 1 << 16  # of models whose engine sets no limit
+FEW_NUMBERS = 1 << 12  # of an answer that the event loop writes itself
+MAX_LISTED = 256  # indices in the header for truncated texts
+CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
+# Status -> type of error, in OpenAI's words and in those of text-embeddings-inference.
+ERROR_TYPES = {
+    401: ("authentication_error", "Unauthorized"),
+    403: ("permission_error", "Unauthorized"),
+    404: ("not_found_error", "Validation"),
+    424: ("invalid_request_error", "Backend"),
+    429: ("rate_limit_error", "Overloaded"),
+    500: ("server_error", "Backend"),
+    503: ("server_error", "Unhealthy"),
+}
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Address, keys and limits."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080  # 0: a free one
+    api_key: str | None = None
+    max_queue: int = 512  # requests that may wait
+    max_batch_texts: int = 2048  # texts of a request
+    max_body: int = 8 << 20  # bytes
+    cors: tuple[str, ...] = ()  # origins of web pages that may send requests
+
+
+class Service:
+    """Answers requests with one model."""
+
+    def __init__(self, model: ServedModel, settings: ServerSettings) -> None:
+        self.model = model
+        self.settings = settings
+        self.metrics = Metrics()
+        runner = model.open()
+        head = runner.embedder if isinstance(runner, EmbeddingRunner) else runner.head
+        budget = min(head.runtime.budget, MAX_BATCH_TOKENS)
+        self.batcher = Batcher(budget, self.metrics)
+        self.is_stopping = False
+
+    def app(self) -> Starlette:
+        """Return the ASGI application."""
+        paths = [
+            Path(path, partial(self.post, route), methods=["POST"])
+            for path, route in POSTED.items()
+        ]
+        reports = {
+            "/health": self.health,
+            "/info": self.info,
+            "/metrics": self.show_metrics,
+            "/v1/models": self.models,
+        }
+        paths += [
+            Path(path, partial(self.answer, report), methods=["GET"])
+            for path, report in reports.items()
+        ]
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=self.settings.cors,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+        return Starlette(
+            routes=paths,
+            middleware=[cors] if self.settings.cors else [],
+            exception_handlers={HTTPException: self.unknown_path},
+            lifespan=self.working,
+        )
+
+    @asynccontextmanager
+    async def working(self, app: Starlette) -> AsyncIterator[None]:
+        """Run the batcher while the application runs."""
+        task = asyncio.create_task(self.batcher.work())
+        yield
+        task.cancel()
+        self.batcher.thread.shutdown(wait=False, cancel_futures=True)
+
+    async def post(self, route: Route, request: Request) -> Response:
+        """Answer a request that has a body."""
+        return await self.answer(partial(self.work_of, route), request)
+
+    async def answer(self, report: Any, request: Request) -> Response:
+        """Return the response of a report, or that of its error; count and log it."""
+        start = monotonic()
+        try:
+            self.refuse_strangers(request)
+            response = await report(request)
+        except BertcliError as error:
+            response = error_response(error)
+        except ClientDisconnect:
+            response = Response(status_code=CLIENT_GONE)
+        if self.is_stopping:
+            response.headers["connection"] = "close"
+        seconds = monotonic() - start
+        path = request.url.path
+        self.metrics.count_request(path, response.status_code, seconds)
+        LOG.detail(f"{request.method} {path} {response.status_code} {1000 * seconds:.1f} ms")
+        return response
+
+    def refuse_strangers(self, request: Request) -> None:
+        """Raise RequestError without the key; without a key, for names of other machines.
+
+        A web page could have a name of its own resolve to this machine, to read answers.
+        """
+        key = self.settings.api_key
+        if key is None:
+            host = request.headers.get("host", "")
+            if not is_local_name(host) and host.rpartition(":")[0] != self.settings.host:
+                raise RequestError(
+                    f"requests for {host!r} need an API key", status=403, code="other_host"
+                )
+            return
+        if request.url.path == "/health":
+            return
+        given = request.headers.get("authorization", "")
+        scheme, _, token = given.partition(" ")
+        is_same = hmac.compare_digest(token.strip().encode("latin-1"), key.encode())
+        if scheme.lower() != "bearer" or not is_same:
+            raise RequestError(
+                "the API key is wrong" if given else "an API key is needed",
+                "send the header Authorization: Bearer KEY",
+                status=401,
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    async def work_of(self, route: Route, request: Request) -> Response:
+        """Read a request, run its texts, and return the answer."""
+        content = await self.body_of(request)
+        if self.metrics.queue >= self.settings.max_queue:
+            raise RequestError(
+                f"{self.metrics.queue} requests are waiting",
+                "try again later",
+                status=429,
+                code="queue_full",
+                headers={"retry-after": str(RETRY_SECONDS)},
+            )
+        self.metrics.queue += 1
+        answering = asyncio.ensure_future(self.result_of(route, content))
+        leaving = asyncio.ensure_future(until_gone(request))
+        try:
+            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise ClientDisconnect
+            failure = answering.exception()
+            return answering.result() if failure is None else failed_response(failure)
+        finally:
+            self.metrics.queue -= 1
+            answering.cancel()
+            leaving.cancel()
+
+    async def result_of(self, route: Route, content: bytes) -> Response:
+        """Return the answer to a body."""
+        most_texts = self.settings.max_batch_texts
+        work: Work = await asyncio.to_thread(
+            lambda: route(self.model, read_body(content), most_texts)
+        )
+        results: list[Any] = []
+        if work.runner is not None:
+            results = await self.batcher.results(work.rows, work.runner)
+        if sum(np.size(result) for result in results) > FEW_NUMBERS:
+            answer = await asyncio.to_thread(lambda: to_json(work.answer(results)))
+        else:  # takes less time than a change of threads
+            answer = to_json(work.answer(results))
+        headers = {"x-compute-tokens": str(work.tokens)} if work.rows else {}
+        if work.truncated:
+            headers["x-truncated"] = ",".join(map(str, work.truncated[:MAX_LISTED]))
+            headers["x-truncated-count"] = str(len(work.truncated))
+        return Response(answer, headers=headers, media_type="application/json")
+
+    async def body_of(self, request: Request) -> bytes:
+        """Return the body. Raises RequestError if it is too large, or takes too long."""
+        try:
+            return await asyncio.wait_for(self.read_body(request), BODY_SECONDS)
+        except asyncio.TimeoutError:
+            raise RequestError(
+                f"the body did not arrive within {BODY_SECONDS:g} seconds",
+                status=408,
+                code="timeout",
+                headers={"connection": "close"},
+            ) from None
+
+    async def read_body(self, request: Request) -> bytes:
+        """Return the body, reading no more of it than is allowed."""
+        most = self.settings.max_body
+        declared = request.headers.get("content-length", "0")
+        content = bytearray()
+        if not declared.isdecimal() or int(declared) <= most:
+            async for part in request.stream():
+                content += part
+                if len(content) > most:
+                    break
+            else:
+                return bytes(content)
+        raise RequestError(
+            f"the body has more than {most} bytes", status=413, code="body_too_large"
+        )
+
+    async def health(self, request: Request) -> Response:
+        """Return 200 if the model answers."""
+        runner = self.model.open()
+        inputs: Any = ["a"] if isinstance(runner, EmbeddingRunner) else [("a", "b")]
+        rows = await asyncio.to_thread(runner.encoded, inputs, None)
+        try:
+            await asyncio.wait_for(self.batcher.results(rows, runner), HEALTH_SECONDS)
+        except asyncio.TimeoutError:
+            raise RequestError("the model does not answer", status=503) from None
+        return Response(to_json({"status": "ok"}), media_type="application/json")
+
+    async def info(self, request: Request) -> Response:
+        """Return what is known of the model, and the limits."""
+        settings = self.settings
+        facts = await asyncio.to_thread(
+            lambda: info(
+                self.model, most_requests=settings.max_queue, most_texts=settings.max_batch_texts
+            )
+        )
+        return Response(to_json(facts), media_type="application/json")
+
+    async def models(self, request: Request) -> Response:
+        """Return the list of models, as OpenAI does."""
+        served = {"id": self.model.name, "object": "model", "created": 0, "owned_by": "bertcli"}
+        listed = {"object": "list", "data": [served]}
+        return Response(to_json(listed), media_type="application/json")
+
+    async def show_metrics(self, request: Request) -> Response:
+        """Return the metrics."""
+        return PlainTextResponse(self.metrics.exposition(), media_type="text/plain; version=0.0.4")
+
+    async def unknown_path(self, request: Request, failed: Exception) -> Response:
+        """Return the error for a path or a method that does not exist."""
+        status = getattr(failed, "status_code", 404)
+        headers = getattr(failed, "headers", None) or {}
+        what = "is unknown" if status == 404 else f"does not take {request.method}"
+        self.metrics.count_request("other", status, 0.0)
+        message = f"the path {request.url.path} {what}"
+        return error_response(RequestError(message, status=status, headers=headers))
+
+
+async def until_gone(request: Request) -> None:
+    """Return once the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def is_local_name(host: str) -> bool:
+    """Return True for an address, for a name without a dot, and for localhost, with any port.
+
+    Names of machines on the internet have a dot.
+    """
+    name = host[: host.rindex(":")] if host.rpartition(":")[2].isdecimal() else host
+    name = name.strip("[]")
+    if "." not in name.rstrip(".") or name.rstrip(".").endswith(".localhost"):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def failed_response(failure: BaseException) -> Response:
+    """Return what a request that failed is answered. Defects of ours are logged."""
+    if isinstance(failure, BertcliError):
+        return error_response(failure)
+    if out_of_memory(failure):
+        return error_response(RequestError("out of memory", status=503))
+    LOG.warn(f"internal error: {type(failure).__name__}: {failure}")
+    if os.environ.get("BERTCLI_DEBUG"):
+        traceback.print_exception(failure)
+    return error_response(RequestError("internal error", status=500))
+
+
+def error_response(error: BertcliError) -> Response:
+    """Return an error as OpenAI writes it, with the error_type of text-embeddings-inference."""
+    status, code, headers = 500, None, dict[str, str]()
+    match error:
+        case RequestError():
+            status = error.status
+            code = error.code
+            headers.update(error.headers)
+        case InputError():
+            status = 400
+        case _:  # of the model, for example a vector that is not finite
+            status = 424
+    message = in_python(error.marked)
+    if isinstance(error, RequestError) and error.hint:
+        message = f"{message}; {error.hint}"
+    error_type, their_type = ERROR_TYPES.get(status, ("invalid_request_error", "Validation"))
+    body: Mapping[str, Any] = {
+        "error": {"message": message, "type": error_type, "code": code},
+        "error_type": their_type,
+    }
+    return Response(to_json(body), status, headers, "application/json")
