@@ -105,7 +105,7 @@ class EmbeddingRunner:
             "tokens": self.tokenizer.convert_ids_to_tokens(framed),
             "offset_mapping": [(0, 0)] * len(framed),
             "sequence_ids": [None if special else 0 for special in is_special],
-            "places": range(len(framed)),
+            "positions": range(len(framed)),
         }
         record = Record("", line=index + 1)
         names = self.embedder.layout.columns
