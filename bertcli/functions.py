@@ -150,7 +150,7 @@ def search(
     if corpus is not None:
         reader = records_of(corpus, chosen["reading"], reserved=HIT_FIELDS)
         has_whole_files = WHOLE_FILE in map(reader.format_of, reader.source.paths)
-    embed_options = options_from(EmbedOptions, chosen["vectors"])
+    embed_options = options_from(EmbedOptions, {"parallel": True} | chosen["vectors"])
     if has_whole_files and not embed_options.has_several_rows:
         embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
     reranker = None
@@ -254,7 +254,7 @@ def distil(
         options,
         {"model": MODEL_OPTIONS, "compute": init_fields(Compute), "reading": READING_OPTIONS},
     )
-    embed_options = options_from(EmbedOptions, chosen["compute"])
+    embed_options = options_from(EmbedOptions, {"parallel": True} | chosen["compute"])
     reader = None if corpus is None else records_of(corpus, chosen["reading"], no_pairs=True)
     if words and reader is None:
         raise UsageError(f"{option('words')} requires {option('corpus')}")
@@ -326,7 +326,7 @@ def _open_search(texts: Any, options: Mapping[str, Any], **settings: Any) -> Sea
     )
     file = chosen["file"].get("vectors")
     reader = records_of(texts, chosen["reading"], no_pairs=True, **settings)
-    embed_options = options_from(EmbedOptions, chosen["vectors"])
+    embed_options = options_from(EmbedOptions, {"parallel": True} | chosen["vectors"])
     search_options = SearchOptions(vectors=None if file is None else Path(file), skip_empty=False)
     folder = _open_model(chosen["model"], files_for(embed_options.dtype))
     return Search.open(folder, embed_options, search_options, reader)

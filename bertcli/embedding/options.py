@@ -383,9 +383,9 @@ def is_pylate(settings: JsonObject, module_names: Collection[str]) -> bool:
     """
     if "Pooling" in module_names:
         return False
-    model_type = settings.text("model_type")
-    if model_type is not None:
-        return model_type == "ColBERT"
+    encoder_class = settings.text("model_type")
+    if encoder_class is not None:
+        return encoder_class == "ColBERT"
     if any(name.startswith("pylate.") for name in module_names):
         return True
     return bool(module_names) and any(key in settings for key in PYLATE_KEYS)

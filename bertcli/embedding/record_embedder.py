@@ -324,11 +324,14 @@ class RecordEmbedder:
         """Yield an iterator of results for each window of a run, in order.
 
         A window is added to the tally of the run when its iterator is started. With ``full``
-        windows on GPUs, up to ``WINDOWS_AHEAD`` later windows per device are started ahead, so that
-        the GPUs do not run out of work.
+        windows, later ones are started ahead, so that no engine runs out of work: up to
+        ``WINDOWS_AHEAD`` per GPU, one if several batches run on a CPU at once.
         """
         starts_ahead = run.full and not self.options.per_token and self.runtime.threads
-        max_ahead = WINDOWS_AHEAD * len(self.runtime.engine.devices) if starts_ahead else 0
+        devices = self.runtime.engine.devices
+        max_ahead = 0
+        if starts_ahead:
+            max_ahead = 1 if devices == ("cpu",) else WINDOWS_AHEAD * len(devices)
         pending: deque[Iterator[BatchDone | EmbeddedBlock]] = deque()
         for counts, batch in self.counted(run):
             model_run = self._start_ahead(batch) if starts_ahead else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from bertcli.tokenizing.extra_columns import ExtraColumns
 from bertcli.tokenizing.ragged import offsets_of, spans
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     from numpy.typing import NDArray
 
@@ -184,6 +184,14 @@ ModelRun = Generator[BatchDone, None, Outputs]
 WaitForOutputs = Callable[[], Outputs]
 
 
+class PendingBatch(NamedTuple):
+    """A batch whose outputs have not been requested yet."""
+
+    rows: Indices
+    wait: WaitForOutputs
+    future: Future[Outputs] | None  # of a thread; None if `wait` runs the batch
+
+
 class Engine(ABC):
     """A model that is open on a device."""
 
@@ -214,6 +222,10 @@ class Engine(ABC):
             yield order[start : start + size]
             start += size
 
+    def parallel_engines(self) -> list[Engine]:
+        """Return further engines with the same model, which run batches at the same time."""
+        return []
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return the facts that determine the outputs, for manifests."""
@@ -225,13 +237,13 @@ class Runtime:
         texts -> batches -> next free device -> vectors, in the order of the texts
 
     Batches are formed before a device is chosen, so vectors do not depend on the number or speed of
-    devices. A single CPU runs each batch when its outputs are requested; with GPUs or several
-    devices, threads start all batches. ``budget``, the maximum tokens of a batch, shrinks
+    devices. A single engine of a CPU runs each batch when its outputs are requested; with GPUs or
+    several engines, threads start all batches. ``budget``, the maximum tokens of a batch, shrinks
     when memory runs out.
     """
 
     def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, engines: Sequence[Engine]) -> None:
-        """Create a runtime; ``engines`` are the same model, open on each device."""
+        """Create a runtime; ``engines`` are the same model, open on each device or more often."""
         self.spec = spec
         self.tokenizer = tokenizer
         self.engine = engines[0]
@@ -255,13 +267,14 @@ class Runtime:
 
     def _start(
         self, texts: PackedTokens, reduction: Reduction, rows: Indices
-    ) -> deque[tuple[Indices, WaitForOutputs]]:
-        """Divide texts into batches; return the indices and the waiting function of each."""
-        pending: deque[tuple[Indices, WaitForOutputs]] = deque()
+    ) -> deque[PendingBatch]:
+        """Divide texts into batches, and start them if there are threads."""
+        pending: deque[PendingBatch] = deque()
         for batch in self.engine.batches(texts.take(rows), self.budget):
             run_batch = partial(self._run_batch, texts, reduction, rows[batch])
-            wait = self.threads.submit(run_batch).result if self.threads else run_batch
-            pending.append((rows[batch], wait))
+            future = self.threads.submit(run_batch) if self.threads else None
+            wait = future.result if future else run_batch
+            pending.append(PendingBatch(rows[batch], wait, future))
         return pending
 
     def _run_batch(self, texts: PackedTokens, reduction: Reduction, rows: Indices) -> Outputs:
@@ -281,26 +294,32 @@ class Runtime:
         self,
         texts: PackedTokens,
         reduction: Reduction,
-        pending: deque[tuple[Indices, WaitForOutputs]],
+        pending: deque[PendingBatch],
     ) -> ModelRun:
         """Wait for the pending batches; return the outputs in the order of the texts.
 
-        A batch for which memory runs out is divided into smaller ones.
+        A batch for which memory runs out is divided into smaller ones. If the run ends early, the
+        batches that wait for a thread are cancelled.
         """
         batches = []
         outputs = []
-        while pending:
-            rows, wait = pending.popleft()
-            try:
-                outputs.append(wait())
-            except (RuntimeError, MemoryError) as failed:
-                if not out_of_memory(failed):
-                    raise
-                self._shrink_budget(texts.lengths[rows])
-                pending.extendleft(reversed(self._start(texts, reduction, rows)))
-                continue
-            batches.append(rows)
-            yield BatchDone(len(rows), int(texts.lengths[rows].sum()))
+        try:
+            while pending:
+                rows, wait, _ = pending.popleft()
+                try:
+                    outputs.append(wait())
+                except (RuntimeError, MemoryError) as failed:
+                    if not out_of_memory(failed):
+                        raise
+                    self._shrink_budget(texts.lengths[rows])
+                    pending.extendleft(reversed(self._start(texts, reduction, rows)))
+                    continue
+                batches.append(rows)
+                yield BatchDone(len(rows), int(texts.lengths[rows].sum()))
+        finally:
+            for batch in pending:
+                if batch.future is not None:
+                    batch.future.cancel()
         if not batches:
             return []
         order = np.argsort(np.concatenate(batches))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     Inputs = dict[str, np.ndarray]
 
-TOKENS_PER_BATCH = 4096  # they fit the cache of a CPU
+TOKENS_PER_BATCH = 2048  # they fit the cache of a CPU core
 SCORED_TOKENS_PER_BATCH = 256  # tokens of a batch with scores of the whole vocabulary
 LAST_STATES = StateSelection()  # the last layer, of all tokens
 OPTIMUM_NAMES = {STATES: "token_embeddings"}  # output -> its name in sentence models of optimum
@@ -102,6 +102,10 @@ class CompiledModel(Engine):
         self.threads = int(self.model.get_property("INFERENCE_NUM_THREADS"))
         self.devices = tuple(compute.device.replace("auto", "cpu").split(","))
         self.budget = compute.batch_tokens or TOKENS_PER_BATCH
+
+    def parallel_engines(self) -> list[Engine]:
+        """Return an engine for each further request that the compiled model runs at once."""
+        return [replace(self) for _ in range(int(self.model.get_property("NUM_STREAMS")) - 1)]
 
     def packed_logits(self, outputs: np.ndarray) -> np.ndarray:
         """Return the outputs: the head is part of the graph."""
@@ -188,7 +192,7 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
         weights = read_weights(spec.folder, spec.architecture, spec.pooler)
     net = OpenvinoNetwork(weights)
     graph = build_graph(net, spec, output_of_file(net, file) if file else None)
-    properties = compile_settings(dtype, compute.threads)
+    properties = compile_settings(dtype, compute.threads, parallel=compute.parallel)
     # The result refers to the net, which owns the memory, in case nobody waits for it.
     compiling = ThreadPoolExecutor(1).submit(
         lambda: (core.compile_model(graph, "CPU", properties), net)

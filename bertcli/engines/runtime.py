@@ -42,7 +42,7 @@ def open_runtime(spec: ModelSpec, load_tokenizer: Callable[[], Tokenizer]) -> Ru
         engine = open_engine(spec, load_tokenizer)
     devices = ", ".join(engine.devices)
     LOG.detail(f"model: {spec.folder}; runs on {devices}, threads {engine.threads}")
-    engines = [engine]
+    engines = [engine, *engine.parallel_engines()]
     for device in engine.devices[1:]:
         compute = replace(spec.compute, backend=engine.backend, device=device)
         engines.append(open_engine(replace(spec, compute=compute), load_tokenizer))

@@ -76,8 +76,8 @@ def evaluate(
     task = chosen["examples"].get("task")
     if task not in (None, *TASK_NAMES):
         raise UsageError(f"unknown task {task!r}", f"one of {', '.join(TASK_NAMES)}")
-    settings = options_from(Settings, chosen["settings"])
-    embed_options = options_from(EmbedOptions, chosen["vectors"])
+    settings = options_from(Settings, {"parallel": True} | chosen["settings"])
+    embed_options = options_from(EmbedOptions, {"parallel": True} | chosen["vectors"])
     models = [
         EvaluatedModel(
             find_model(os.fspath(name), files=MODEL_FILES, revision=revision, offline=offline),

@@ -485,6 +485,12 @@ class ComputeOptions(InferenceOptions, record_class=Compute):
     """The same for commands that read many records."""
 
     window = number("Maximum number of records that are sorted by length together.", default=4096)
+    parallel = False
+
+    def receive_command_options(self, values: Mapping[str, Any]) -> None:
+        """Run several batches at once, unless the texts are on the command line: they are few."""
+        super().receive_command_options(values)
+        self.parallel = not values.get("texts")
 
 
 class FolderOptions(OptionGroup, panel=OUTPUT):

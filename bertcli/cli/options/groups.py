@@ -93,6 +93,10 @@ class OptionGroup:
         vars(self).update(values)
         self.__post_init__()
 
+    def receive_command_options(self, values: Mapping[str, Any]) -> None:
+        """Receive the options of all groups of the command."""
+        self.command_options = values
+
     def changed(self, **values: Any) -> "Self":
         """Return a copy of this group with other values."""
         return type(self)(**(vars(self) | values))
@@ -208,7 +212,7 @@ def command(
         for name, group in groups.items():
             arguments[name] = group(**{option: values[option] for option in group.OPTIONS})
         for argument in arguments.values():
-            argument.command_options = values
+            argument.receive_command_options(values)
         try:
             function(**arguments)
         finally:

@@ -1,0 +1,41 @@
+"""Batches that run at once on a CPU give the same bits, and stop when they are not wanted."""
+
+import numpy as np
+import pytest
+from front import good
+
+from bertcli import Embedder
+
+pytestmark = pytest.mark.light
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """Return a file of 200 texts of all lengths."""
+    path = tmp_path_factory.mktemp("lines") / "texts.txt"
+    words = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "seven", "grey", "mice")
+    texts = [" ".join(words[(n + k) % len(words)] for k in range(n % 97 + 1)) for n in range(200)]
+    path.write_text("\n".join(dict.fromkeys(f"{n} {text}" for n, text in enumerate(texts))))
+    return path
+
+
+def test_a_file_has_the_bits_of_texts_that_are_given_alone(lines, tmp_path):
+    good("embed", "--backend", "openvino", "-i", lines, "-o", tmp_path / "x.npy")
+    texts = lines.read_text().splitlines()
+    chosen = [0, 31, 96, 150, 199]
+    alone = Embedder.load().encode([texts[index] for index in chosen])
+    assert np.array_equal(np.load(tmp_path / "x.npy")[chosen], alone)
+
+
+def test_python_has_the_same_bits_with_parallel(lines):
+    texts = lines.read_text().splitlines()
+    parallel = Embedder.load(parallel=True)
+    assert np.array_equal(parallel.encode(texts), Embedder.load().encode(texts))
+
+
+def test_threads_do_not_change_a_file(lines, tmp_path):
+    good(
+        "embed", "--backend", "openvino", "-i", lines, "-o", tmp_path / "one.npy", "--threads", "1"
+    )
+    good("embed", "--backend", "openvino", "-i", lines, "-o", tmp_path / "all.npy")
+    assert (tmp_path / "one.npy").read_bytes() == (tmp_path / "all.npy").read_bytes()
