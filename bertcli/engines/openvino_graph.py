@@ -26,7 +26,7 @@ from bertcli.tokenizing.batch import EXTRA
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import ModelSpec
-    from bertcli.families.structure import Convolution, Disentangled
+    from bertcli.families.structure import Convolution, Disentangled, TextHead
     from bertcli.model_folder.weights import Weights
 
 Node: TypeAlias = Any  # an output of an operation of OpenVINO
@@ -183,8 +183,18 @@ def linear(net: OpenvinoNetwork, x: Node, name: str) -> Node:
 
 
 def layer_norm(net: OpenvinoNetwork, x: Node, name: str) -> Node:
-    """Normalise each vector [..., hidden]. Source: Layer Normalization, equation 4."""
+    """Normalise each vector [..., hidden].
+
+    Source: Layer Normalization, equation 4; Root Mean Square Layer Normalization, equation 4.
+    """
     eps = net.config.layer_norm_eps
+    if net.structure.rms_norm:
+        mean_square = net("ReduceMean", net("Multiply", x, x), [-1], keep_dims=True)
+        x = net("Divide", x, net("Sqrt", net("Add", mean_square, eps)))
+        weight = net.weight(f"{name}.weight")
+        if net.structure.norm_offset:
+            weight = net("Add", weight, net.structure.norm_offset)
+        return net("Multiply", x, weight)
     x = net("MVN", x, [-1], eps=eps)
     x = net("Multiply", x, net.weight(f"{name}.weight"))
     if not net.has(f"{name}.bias"):
@@ -213,6 +223,8 @@ def embeddings(net: OpenvinoNetwork) -> Node:
     config = net.config
     structure = net.structure
     x = lookup(net, f"{prefix}.word_embeddings", net.ids)
+    if structure.embedding_scale != 1:
+        x = net("Multiply", x, structure.embedding_scale)
     if structure.token_types:
         x = net("Add", x, lookup(net, f"{prefix}.token_type_embeddings", net.types))
     if structure.absolute_positions:
@@ -226,7 +238,8 @@ def embeddings(net: OpenvinoNetwork) -> Node:
     for name in config.extra_embeddings:
         ids = net.parameter(f"{EXTRA}{name}", 2)
         x = net("Add", x, lookup(net, f"{prefix}.extra.{name}", ids))
-    x = layer_norm(net, x, f"{prefix}.LayerNorm")
+    if structure.embedding_norm:
+        x = layer_norm(net, x, f"{prefix}.LayerNorm")
     if structure.embedding_size is None:
         return x
     return linear(net, x, f"{prefix}.project")
@@ -260,16 +273,25 @@ def self_attention(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     """Attend from x [B, L, hidden] to the tokens of the same texts; return [B, L, H*D]."""
     name = f"bert.encoder.layer.{layer}.attention.self"
     heads = net.config.heads(layer)
+    key_value_heads = net.config.key_value_heads(layer)
     size = net.config.head_size
 
-    def projected(projection: str) -> Node:  # [B, H, L, D]
-        split = net("Reshape", linear(net, x, f"{name}.{projection}"), [0, 0, heads, size])
+    def projected(projection: str, count: int) -> Node:  # [B, count, L, D]
+        split = net("Reshape", linear(net, x, f"{name}.{projection}"), [0, 0, count, size])
+        if net.structure.norm_heads and projection != "value":
+            split = layer_norm(net, split, f"{name}.{projection}_LayerNorm")
         return net("Transpose", split, [0, 2, 1, 3])
 
-    q = projected("query")
-    k = projected("key")
-    v = projected("value")
+    def for_queries(shared: Node) -> Node:  # [B, H, L, D]
+        if key_value_heads == heads:
+            return shared
+        return net("Gather", shared, np.arange(heads) // (heads // key_value_heads), 1)
+
+    q = projected("query", heads)
+    k = projected("key", key_value_heads)
+    v = for_queries(projected("value", key_value_heads))
     q, k, distance_bias = apply_positions(net, layer, q, k)
+    k = for_queries(k)
     bias = attention_bias(net, layer, distance_bias)
     output = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
     return net("Reshape", net("Transpose", output, [0, 2, 1, 3]), [0, 0, heads * size])
@@ -403,16 +425,21 @@ def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
 def encoder_layer(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     """Run a layer for x [B, L, hidden]; return [B, L, hidden]."""
     name = f"bert.encoder.layer.{layer}"
-    norm_first = net.structure.norm_first
+    structure = net.structure
+    norm_first = structure.norm_first
 
     def norm_if(has_norm: bool, y: Node, module: str) -> Node:
         return layer_norm(net, y, f"{name}.{module}") if has_norm else y
 
-    normed = norm_if(norm_first and layer > 0, x, "attention.LayerNorm")
+    is_normed = structure.embedding_norm and layer == 0
+    normed = norm_if(norm_first and not is_normed, x, "attention.LayerNorm")
     attended = self_attention(net, layer, normed)
-    x = net("Add", linear(net, attended, f"{name}.attention.output.dense"), x)
+    attended = linear(net, attended, f"{name}.attention.output.dense")
+    attended = norm_if(structure.norm_last, attended, "attention.output.branch_LayerNorm")
+    x = net("Add", attended, x)
     x = norm_if(not norm_first, x, "attention.output.LayerNorm")
     output = feed_forward(net, layer, norm_if(norm_first, x, "LayerNorm"))
+    output = norm_if(structure.norm_last, output, "output.branch_LayerNorm")
     return norm_if(not norm_first, net("Add", output, x), "output.LayerNorm")
 
 
@@ -478,23 +505,37 @@ def word_scores(net: OpenvinoNetwork, x: Node) -> Node:
     """Return the scores of every token of the vocabulary, [..., vocabulary]."""
     name = "cls.predictions"
     head = net.structure.word_head
-    x = linear(net, x, f"{name}.transform.dense")
-    x = apply_activation(net, x, head.activation or net.config.hidden_act)
-    x = layer_norm(net, x, f"{name}.transform.LayerNorm")
+    if head.transform:
+        x = linear(net, x, f"{name}.transform.dense")
+        x = apply_activation(net, x, head.activation or net.config.hidden_act)
+        x = layer_norm(net, x, f"{name}.transform.LayerNorm")
     return linear(net, x, f"{name}.decoder")
 
 
+def head_layer(net: OpenvinoNetwork, x: Node, head: TextHead) -> Node:
+    """Apply the dense layer of a head, [..., hidden]."""
+    x = apply_activation(net, linear(net, x, "classifier_head.dense"), head.activation)
+    return layer_norm(net, x, "classifier_head.LayerNorm") if head.norm else x
+
+
+def before_mean(net: OpenvinoNetwork, x: Node) -> Node:
+    """Return the vectors of tokens [..., hidden] whose mean is classified, from their states."""
+    head = net.structure.head_layer(HEAD_PARTS[net.weights.architecture])
+    return head_layer(net, x, head) if head and head.late else x
+
+
 def logits(net: OpenvinoNetwork, x: Node) -> Node:
-    """Return the logits of a head, [..., n], from the states x [..., hidden] that it classifies."""
+    """Return the logits of a head, [..., n], from the states x [..., hidden] that it classifies.
+
+    If the head classifies a mean, x is that of `before_mean`.
+    """
     architecture = net.weights.architecture
     parts = HEAD_PARTS[architecture]
     if parts.words:
         return word_scores(net, x)
     head = net.structure.head_layer(parts)
     if head:
-        x = apply_activation(net, linear(net, x, "classifier_head.dense"), head.activation)
-        if head.norm:
-            x = layer_norm(net, x, "classifier_head.LayerNorm")
+        x = x if head.late else head_layer(net, x, head)
     elif parts.pooler:
         x = pooler(net, x)
     if architecture == "BertForReplacedTokens":
@@ -522,7 +563,7 @@ def build_graph(net: OpenvinoNetwork, spec: ModelSpec, file_output: Node | None 
         file_output is not None and selection.one_row_per_text and spec.architecture != "BertModel"
     )
     if not is_text_logits and selection.token_mean:
-        outputs = [token_means(net, x) for x in outputs]
+        outputs = [token_means(net, before_mean(net, x)) for x in outputs]
     elif not is_text_logits:
         outputs = select_tokens(net, outputs)
     if spec.pooler:

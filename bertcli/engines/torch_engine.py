@@ -185,7 +185,8 @@ class TorchEngine(Engine):
                 layer_states[layer] = state.flatten(0, -2)[token_indices]
         x = combine_layers([layer_states[layer] for layer in self.layers], selection.combine)
         if selection.token_mean:
-            x = mean_states(x, batch.lengths.tolist())
+            model: Any = self.model  # with a head
+            x = mean_states(model.before_mean(x), batch.lengths.tolist())
         elif selection.first_token or selection.token_id is not None:
             x = x[self._to_device(selection.token_indices(batch))]
         return self._fetch(reduction(self.model, x, selection.row_counts(batch)))

@@ -36,6 +36,7 @@ from bertcli.engines.openvino_graph import (
     Node,
     OpenvinoNetwork,
     apply_activation,
+    before_mean,
     hidden_states,
     logits,
     token_means,
@@ -127,8 +128,10 @@ def sentence_outputs(net: OpenvinoNetwork, embedder: RecordEmbedder) -> dict[str
 def head_outputs(net: OpenvinoNetwork, reading: StateSelection) -> dict[str, Node]:
     """Return the output of a model with a head: its logits."""
     (hidden,) = hidden_states(net, (net.config.num_hidden_layers,))
-    if reading.one_row_per_text:
-        hidden = pool(net, hidden, "mean" if reading.token_mean else "cls")
+    if reading.token_mean:
+        hidden = token_means(net, before_mean(net, hidden))
+    elif reading.first_token:
+        hidden = pool(net, hidden, "cls")
     return {LOGITS: logits(net, hidden)}
 
 

@@ -175,7 +175,7 @@ class OnnxGraph:
         x = inputs[0]
         match operation:
             case "ReduceSum" | "ReduceMean" | "ReduceMax":
-                return self._add(operation, *inputs, keepdims=0)
+                return self._add(operation, *inputs, keepdims=int(attributes["keep_dims"]))
             case "Convert":
                 return self._add("Cast", x, to=TYPES[attributes["destination_type"]])
             case "Gather":

@@ -203,11 +203,14 @@ LIKE_ROBERTA = Structure(
 
 ROPE_TYPES = ("default", "linear")
 # Tensor names of a layer in newer models of transformers with rotary positions.
-ROTARY_LAYERS: TensorNames = (
+ROTARY_ATTENTION: TensorNames = (
     ("layers.#.self_attn.q_proj", QKV[0]),
     ("layers.#.self_attn.k_proj", QKV[1]),
     ("layers.#.self_attn.v_proj", QKV[2]),
     ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
+)
+ROTARY_LAYERS: TensorNames = (
+    *ROTARY_ATTENTION,
     ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),
     ("layers.#.post_mlp_layernorm", "encoder.layer.#.output.LayerNorm"),
 )
@@ -229,9 +232,34 @@ def rotary_per_layer(values: JsonObject, default_theta: float) -> tuple[Rotary, 
     heads = values["num_attention_heads"]
     if head_size is not None and head_size * heads != values.get("hidden_size", 768):
         raise values.bad("head_dim", "the hidden size divided by the heads")
+    return equal_rotary(values, default_theta)
+
+
+def equal_rotary(values: JsonObject, default_theta: float) -> tuple[Rotary, ...]:
+    """Return the rotary positions of each layer, equal for all, for any head size."""
     theta = values.checked("rope_theta", POSITIVE) or default_theta
     settings = values.object("rope_scaling") or values.object("rope_parameters")
     return (read_rotary(settings, theta),) * int(values["num_hidden_layers"])
+
+
+def head_size(values: JsonObject) -> int | None:
+    """Return the size of a head; None if it is the hidden size divided by the heads."""
+    size = values.integer("head_dim", 1)
+    if size is None or size * values["num_attention_heads"] == values["hidden_size"]:
+        return None
+    return size
+
+
+def key_value_heads(values: JsonObject) -> int | None:
+    """Return the number of heads with keys and values of their own; None if all have them.
+
+    Raises ModelError unless it divides the number of heads.
+    """
+    heads = values["num_attention_heads"]
+    count = values.integer("num_key_value_heads", 1) or heads
+    if heads % count:
+        raise values.bad("num_key_value_heads", f"a divisor of the {heads} heads")
+    return None if count == heads else int(count)
 
 
 def read_rotary(settings: JsonObject, default_theta: float) -> Rotary:

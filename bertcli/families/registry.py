@@ -10,6 +10,7 @@ from bertcli.families.albert import ALBERT
 from bertcli.families.deberta import DEBERTA_V2
 from bertcli.families.distilbert import DISTILBERT
 from bertcli.families.electra import ELECTRA
+from bertcli.families.eurobert import EUROBERT
 from bertcli.families.family import Family
 from bertcli.families.gte import GTE, NEW
 from bertcli.families.jina import JINA_V3
@@ -40,6 +41,7 @@ FAMILIES: Mapping[str, Family] = {
         NEW,
         JINA_V3,
         DEBERTA_V2,
+        EUROBERT,
     )
 }
 

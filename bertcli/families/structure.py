@@ -70,6 +70,7 @@ class TextHead(NamedTuple):
     norm: bool = False  # layer norm after the activation
     bias: bool = True
     mean: bool = False  # use the mean of all tokens instead of the first
+    late: bool = False  # the mean is computed after the layers in the head, not before
     dropout: float | None = None  # None: the config's
 
 
@@ -80,6 +81,7 @@ class WordHead(NamedTuple):
     dense_bias: bool = True
     bias: bool = True  # bias of the scores
     bias_twice: bool = True  # saved as `bias` and `decoder.bias`; False: only as `decoder.bias`
+    transform: bool = True  # a dense layer, an activation and a norm before the scores
 
 
 class HeadParts(NamedTuple):
@@ -122,18 +124,27 @@ class Structure(NamedTuple):
     # padding tokens inside a text are not counted.
     first_position: int = 0
     token_types: bool = True  # a table of token types is added to the words
+    embedding_scale: float = 1.0  # word embeddings are multiplied by it
+    embedding_norm: bool = True
     pooler: bool = True  # the model may have a pooler
     blank_padding: bool = False  # states of masked tokens are 0 and attend to nothing (DeBERTa)
     # --- layers ---
     convolution: Convolution | None = None  # beside the first layer
     layer_groups: tuple[int, ...] | None = None  # per layer: index of its weights (ALBERT)
-    norm_first: bool = False  # pre-norm, except in the first block, and a norm after the last layer
+    # Pre-norm, and a norm after the last layer. The first block has none after `embedding_norm`.
+    norm_first: bool = False
+    norm_last: bool = False  # with `norm_first`: a norm of each block's output before it is added
     norm_bias: bool = True
+    rms_norm: bool = False  # vectors are scaled to a root mean square of 1, not centred
+    norm_offset: float = 0.0  # added to the weights of an RMSNorm
     attention_bias: bool = True
     gated: bool = False  # act(`gate`) * `dense`, two linear layers
     feed_forward_bias: tuple[bool, bool] = (True, True)  # of the input and the output layer
     dropouts: Dropouts = Dropouts()
     # --- attention ---
+    head_size: int | None = None  # if it is not the hidden size divided by the heads
+    key_value_heads: int | None = None  # if fewer than heads: each is shared by several queries
+    norm_heads: bool = False  # a norm of each head's queries and keys
     rotary: tuple[Rotary, ...] = ()  # per layer; () for none
     windows: tuple[int | None, ...] = ()  # per layer: maximum distance of attention on each side
     buckets: int = 0  # number of distance buckets, with a learned score per head (MPNet)

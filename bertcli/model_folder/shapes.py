@@ -97,7 +97,8 @@ def _embeddings(config: BertConfig) -> NamedShapes:
         yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, width)
     for extra, size in config.extra_embeddings.items():
         yield f"embeddings.extra.{extra}.weight", (size, width)
-    yield from _weight_and_bias("embeddings.LayerNorm", width, bias=structure.norm_bias)
+    if structure.embedding_norm:
+        yield from _weight_and_bias("embeddings.LayerNorm", width, bias=structure.norm_bias)
     if structure.embedding_size is not None:
         yield from _weight_and_bias("embeddings.project", config.hidden_size, width)
 
@@ -118,13 +119,15 @@ def _layer(config: BertConfig, layer: int) -> NamedShapes:
     name = f"encoder.layer.{layer}"
     width = config.hidden_size
     structure = config.structure
-    yield from _attention(config, f"{name}.attention", config.heads(layer) * config.head_size)
+    yield from _attention(
+        config, f"{name}.attention", config.heads(layer), config.key_value_heads(layer)
+    )
     if config.position_embedding_type.startswith("relative_key"):
         distances = 2 * config.max_position_embeddings - 1
         yield f"{name}.attention.self.distance_embedding.weight", (distances, config.head_size)
     if config.add_cross_attention:
-        heads_width = config.num_attention_heads * config.head_size
-        yield from _attention(config, f"{name}.crossattention", heads_width)
+        heads = config.num_attention_heads
+        yield from _attention(config, f"{name}.crossattention", heads, heads)
         yield from _weight_and_bias(f"{name}.crossattention.output.LayerNorm", width)
     intermediate = config.intermediate_size
     first_bias, second_bias = structure.feed_forward_bias
@@ -135,7 +138,11 @@ def _layer(config: BertConfig, layer: int) -> NamedShapes:
     yield from _weight_and_bias(f"{name}.output.dense", width, intermediate, bias=second_bias)
     norms = ["attention.output.LayerNorm", "output.LayerNorm"]
     if structure.norm_first:
-        norms = ["attention.LayerNorm", "LayerNorm"][layer == 0 :]
+        norms = ["attention.LayerNorm", "LayerNorm"]
+        if structure.embedding_norm and layer == 0:
+            norms = ["LayerNorm"]
+    if structure.norm_last:
+        norms += ["attention.output.branch_LayerNorm", "output.branch_LayerNorm"]
     for norm in norms:
         yield from _weight_and_bias(f"{name}.{norm}", width, bias=structure.norm_bias)
     disentangled = structure.disentangled
@@ -147,13 +154,22 @@ def _layer(config: BertConfig, layer: int) -> NamedShapes:
             yield from _weight_and_bias(f"{projection}.query", width, width)
 
 
-def _attention(config: BertConfig, name: str, heads_width: int) -> NamedShapes:
-    """Yield the tensors of an attention; `heads_width` is the total width of its heads."""
-    bias = config.structure.attention_bias
+def _attention(config: BertConfig, name: str, heads: int, key_value_heads: int) -> NamedShapes:
+    """Yield the tensors of an attention with these numbers of heads."""
+    structure = config.structure
+    bias = structure.attention_bias
     width = config.hidden_size
-    for projection in ("query", "key", "value"):
-        yield from _weight_and_bias(f"{name}.self.{projection}", heads_width, width, bias=bias)
-    yield from _weight_and_bias(f"{name}.output.dense", width, heads_width, bias=bias)
+    size = config.head_size
+    for projection, count in (
+        ("query", heads),
+        ("key", key_value_heads),
+        ("value", key_value_heads),
+    ):
+        yield from _weight_and_bias(f"{name}.self.{projection}", count * size, width, bias=bias)
+    if structure.norm_heads:
+        for norm in ("query_LayerNorm", "key_LayerNorm"):
+            yield from _weight_and_bias(f"{name}.self.{norm}", size, bias=structure.norm_bias)
+    yield from _weight_and_bias(f"{name}.output.dense", width, heads * size, bias=bias)
 
 
 def _head(config: BertConfig, architecture: str) -> NamedShapes:
@@ -181,8 +197,9 @@ def _word_head(config: BertConfig) -> NamedShapes:
     norm_bias = config.structure.norm_bias
     if head.bias_twice:
         yield f"{name}.bias", (config.vocab_size,)
-    yield from _weight_and_bias(
-        f"{name}.transform.dense", width, config.hidden_size, bias=head.dense_bias
-    )
-    yield from _weight_and_bias(f"{name}.transform.LayerNorm", width, bias=norm_bias)
+    if head.transform:
+        yield from _weight_and_bias(
+            f"{name}.transform.dense", width, config.hidden_size, bias=head.dense_bias
+        )
+        yield from _weight_and_bias(f"{name}.transform.LayerNorm", width, bias=norm_bias)
     yield from _weight_and_bias(f"{name}.decoder", config.vocab_size, width, bias=head.bias)

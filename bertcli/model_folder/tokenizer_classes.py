@@ -108,12 +108,20 @@ def _step(component: Any, name: str) -> Any:
 def with_prefix_space(core: Tokenizer) -> Tokenizer:
     """Return a tokenizer for texts that are split into words: it reads each as a new word.
 
-    Without ``add_prefix_space``, byte-level BPE would read them as parts of one long word.
+    Without ``add_prefix_space``, byte-level BPE would read them as parts of one long word. If words
+    are split first, by another pre-tokenizer, the normalizer adds the blank: ByteLevel would add
+    one before each part of a word.
     """
     if getattr(_step(core.pre_tokenizer, "ByteLevel"), "add_prefix_space", True):
         return core
     copy = type(core).from_str(core.to_str())
     copy.encode_special_tokens = core.encode_special_tokens
+    if len(_steps(copy.pre_tokenizer)) > 1:
+        from tokenizers import normalizers
+
+        blank = normalizers.Prepend(" ")
+        copy.normalizer = normalizers.Sequence([*_steps(copy.normalizer), blank])
+        return copy
     for component in (_step(copy.pre_tokenizer, "ByteLevel"), copy.post_processor):
         if hasattr(component, "add_prefix_space"):
             component.add_prefix_space = True

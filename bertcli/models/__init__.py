@@ -2,8 +2,8 @@
 
 - `config` is config.json as a record, `distance_tables` has tables of distances and angles,
   `activations` the activation functions for every engine. None of these imports torch.
-- `activation_layer` and `positions` are modules, `attention` has the kernels that a model takes as
-  arguments, `bert` is the model, `heads` are the models with a task layer on top.
+- `activation_layer`, `norms` and `positions` are modules, `attention` has the kernels that a model
+  takes as arguments, `bert` is the model, `heads` are the models with a task layer on top.
 - `calls` translates the arguments of transformers, `outputs` are the results of calls.
 - `forward_passes` runs a model in other ways: with its attention recorded, or as a decoder.
 - `initial_weights` draws random weights, `surgery` changes a model that is built.

@@ -31,6 +31,7 @@ from bertcli.models.calls import (
 )
 from bertcli.models.config import BertConfig
 from bertcli.models.initial_weights import initialise, normal
+from bertcli.models.norms import RMSNorm
 from bertcli.models.outputs import EncoderOutput, ModelOutput, PastKeyValues
 from bertcli.models.positions import (
     Distance,
@@ -51,11 +52,13 @@ Kernels: TypeAlias = Attend | Sequence[Attend]  # one for all layers, or one per
 # --- layers ---
 
 
-def layer_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm:
-    """Return a LayerNorm of this width, by default the hidden size."""
-    return nn.LayerNorm(
-        width or config.hidden_size, eps=config.layer_norm_eps, bias=config.structure.norm_bias
-    )
+def layer_norm(config: BertConfig, width: int | None = None) -> nn.Module:
+    """Return the model's norm of vectors of this width, by default the hidden size."""
+    structure = config.structure
+    size = width or config.hidden_size
+    if structure.rms_norm:
+        return RMSNorm(size, config.layer_norm_eps, structure.norm_offset)
+    return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=structure.norm_bias)
 
 
 def unchanged(x: Tensor) -> Tensor:
@@ -63,9 +66,11 @@ def unchanged(x: Tensor) -> Tensor:
     return x
 
 
-def norm_if(has_norm: bool, config: BertConfig) -> Callable[[Tensor], Tensor]:
-    """Return a LayerNorm of hidden states, or `unchanged` if the model has none at this point."""
-    return layer_norm(config) if has_norm else unchanged
+def norm_if(
+    has_norm: bool, config: BertConfig, width: int | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return a norm, by default of hidden states; `unchanged` if the model has none here."""
+    return layer_norm(config, width) if has_norm else unchanged
 
 
 def dropout(config: BertConfig, rate: float | None) -> nn.Dropout:
@@ -113,13 +118,14 @@ class BertEmbeddings(nn.Module):
         width = config.table_size
         structure = config.structure
         self.word_embeddings = nn.Embedding(config.vocab_size, width, config.pad_token_id)
+        self.scale = structure.embedding_scale
         self.position_embeddings = position_embeddings(config)
         self.first_position = structure.first_position
         self.token_type_embeddings: Callable[[Tensor], Any] = nothing_added
         if structure.token_types:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
         self.extra = extra_tables(config.extra_embeddings, width)
-        self.LayerNorm = layer_norm(config, width)
+        self.LayerNorm = norm_if(structure.embedding_norm, config, width)
         self.dropout = dropout(config, structure.dropouts.embeddings)
         self.project: Callable[[Tensor], Tensor] = unchanged
         if structure.embedding_size is not None:
@@ -141,7 +147,7 @@ class BertEmbeddings(nn.Module):
         extra = extra or {}
         if set(extra) != set(self.extra):
             raise ValueError(f"extra ids for {sorted(self.extra)} expected, got {sorted(extra)}")
-        words = ids if ids.is_floating_point() else self.word_embeddings(ids)
+        words = ids if ids.is_floating_point() else self.words(ids)
         if types is None:
             types = torch.zeros((), dtype=torch.long, device=words.device)
         if at is None:
@@ -153,6 +159,13 @@ class BertEmbeddings(nn.Module):
             total = total + table(extra[name])
         return self.project(self.dropout(self.LayerNorm(total.to(words.dtype))))
 
+    def words(self, ids: Tensor) -> Tensor:
+        """Return the word embeddings of ids [..., L], scaled in models that do so."""
+        words: Tensor = self.word_embeddings(ids)
+        if self.scale == 1:
+            return words
+        return words * torch.tensor(self.scale, dtype=words.dtype)  # rounded as the weights are
+
 
 class BertSelfAttention(nn.Module):
     """Queries, keys and values of every head. Attention Is All You Need, section 3.2.2."""
@@ -162,12 +175,18 @@ class BertSelfAttention(nn.Module):
     ) -> None:
         """Create the attention of this number of heads, by default that of the config."""
         super().__init__()
-        self.head_size = config.head_size
-        width = (config.num_attention_heads if heads is None else heads) * self.head_size
-        bias = config.structure.attention_bias
-        self.query = nn.Linear(config.hidden_size, width, bias)
-        self.key = nn.Linear(config.hidden_size, width, bias)
-        self.value = nn.Linear(config.hidden_size, width, bias)
+        structure = config.structure
+        size = config.head_size
+        bias = structure.attention_bias
+        query_heads = config.num_attention_heads if heads is None else heads
+        key_value_heads = structure.key_value_heads or query_heads
+        self.head_size = size
+        self.queries_per_key = query_heads // key_value_heads
+        self.query = nn.Linear(config.hidden_size, query_heads * size, bias)
+        self.key = nn.Linear(config.hidden_size, key_value_heads * size, bias)
+        self.value = nn.Linear(config.hidden_size, key_value_heads * size, bias)
+        self.query_LayerNorm = norm_if(structure.norm_heads, config, size)
+        self.key_LayerNorm = norm_if(structure.norm_heads, config, size)
         self.distance_embedding = distance or Distance()
         self.distance_embedding.projections = {"query": self.query, "key": self.key}
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
@@ -177,29 +196,41 @@ class BertSelfAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_size))
 
     def kv(self, x: Tensor) -> KV:
-        """Return the keys and the values of x [..., hidden]."""
-        return self.heads(self.key(x)), self.heads(self.value(x))
+        """Return the keys and the values of x [..., hidden], each [..., H, D]."""
+        keys = self.key_LayerNorm(self.heads(self.key(x)))
+        values = self.heads(self.value(x))
+        return self.for_queries(keys), self.for_queries(values)
+
+    def for_queries(self, x: Tensor) -> Tensor:
+        """Repeat keys or values that several queries share: one per head, [..., H, D]."""
+        if self.queries_per_key == 1:
+            return x
+        return x.repeat_interleave(self.queries_per_key, -2)
 
     def forward(self, x: Tensor, attend: Attend = TO_ALL, kv: KV | None = None) -> Tensor:
         """Attend from the tokens of x to `kv`, by default those of x; return [..., H*D]."""
         k, v = self.kv(x) if kv is None else kv
         drop = self.dropout.p if self.training else 0.0
-        q = self.heads(self.query(x))
+        q = self.query_LayerNorm(self.heads(self.query(x)))
         return attend(q, k, v, self.distance_embedding, drop).flatten(-2)
 
 
 class Residual(nn.Module):
-    """A projection to the hidden size, a residual connection, and a norm if norms come last."""
+    """A projection to the hidden size, a residual connection, and a norm if norms come last.
+
+    Some models with norms before their blocks also have one of the projection.
+    """
 
     def __init__(self, config: BertConfig, width: int, bias: bool, drop: float | None) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size, bias)
+        self.branch_LayerNorm = norm_if(config.structure.norm_last, config)
         self.LayerNorm = norm_if(not config.structure.norm_first, config)
         self.dropout = dropout(config, drop)
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         """Project y [..., width] and add it to x [..., hidden]."""
-        return self.LayerNorm(self.dropout(self.dense(y)) + x)
+        return self.LayerNorm(self.branch_LayerNorm(self.dropout(self.dense(y))) + x)
 
 
 class BertSelfOutput(Residual):
@@ -272,7 +303,7 @@ class BertLayer(nn.Module):
         """Create layer `index`; `table` is the table of distances that layers share, if any."""
         super().__init__()
         structure = config.structure
-        norm_first = structure.norm_first and index > 0  # the embeddings are normalised already
+        norm_first = structure.norm_first and not (structure.embedding_norm and index == 0)
         distance = layer_distance(config, index, table)
         self.attention = BertAttention(config, config.heads(index), distance, norm_first)
         self.crossattention: Any = absent("cross-attention")

@@ -204,6 +204,8 @@ class BertConfig:
             raise ModelError(f"rotary positions need an even head size, not {self.head_size}")
         if self.pruned_heads and (structure.buckets or structure.disentangled):
             raise ModelError("heads of a model whose layers share a table cannot be pruned")
+        if self.pruned_heads and structure.key_value_heads:
+            raise ModelError("heads of a model that share keys and values cannot be pruned")
         if architecture == "BertForQuestionAnswering" and self.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
         for key, choices in (
@@ -231,6 +233,8 @@ class BertConfig:
     @property
     def head_size(self) -> int:
         """Size of an attention head. Raises ModelError unless the heads divide the hidden size."""
+        if self.structure.head_size is not None:
+            return self.structure.head_size
         size, remainder = divmod(self.hidden_size, self.num_attention_heads)
         if remainder:
             raise ModelError(
@@ -257,6 +261,10 @@ class BertConfig:
     def takes_types(self, highest: int) -> bool:
         """Return True if the model has embeddings for token types up to `highest`."""
         return not self.structure.token_types or highest < self.type_vocab_size
+
+    def key_value_heads(self, layer: int) -> int:
+        """Return the number of heads of a layer that have keys and values of their own."""
+        return self.structure.key_value_heads or self.heads(layer)
 
     def heads(self, layer: int) -> int:
         """Return the number of heads of a layer after pruning."""

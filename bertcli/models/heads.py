@@ -80,7 +80,9 @@ class BertLMPredictionHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         head = config.structure.word_head
-        self.transform = BertPredictionHeadTransform(config)
+        self.transform: Callable[[Tensor], Tensor] = unchanged
+        if head.transform:
+            self.transform = BertPredictionHeadTransform(config)
         self.decoder = nn.Linear(config.table_size, config.vocab_size, head.bias)
         if head.bias_twice:
             self.bias = nn.Parameter(
@@ -136,6 +138,7 @@ class BertWithHead(Network):
         head = config.structure.head_layer(parts)
         self.bert = BertModel(config, parts.pooler and head is None)
         self.means = head is not None and head.mean  # the mean of all tokens, not the first
+        self.late = head is not None and head.late
         self.classifier_head: nn.Module | None = None
         if head:
             before = _head_dropout(config, head.drop_first)
@@ -189,7 +192,9 @@ class BertWithHead(Network):
         # nn.Module.__call__, because Network.__call__ has translated the arguments already.
         encoded: EncoderOutput = nn.Module.__call__(self.bert, ids, keep, **options)
         hidden = encoded.last_hidden_state
-        logits = self.logits(mean_token(hidden, keep) if self.means else hidden)
+        if self.means:
+            hidden = mean_token(self.before_mean(hidden), keep)
+        logits = self.logits(hidden)
         tensors = logits if isinstance(logits, tuple) else (logits,)
         return self.output(
             *tensors,
@@ -203,6 +208,12 @@ class BertWithHead(Network):
     def num_labels(self) -> int:
         """Number of labels in the config."""
         return self.config.num_labels
+
+    def before_mean(self, hidden: Tensor) -> Tensor:
+        """Return the vectors of tokens [..., hidden] whose mean is classified."""
+        if self.late and self.classifier_head is not None:
+            return self.classifier_head(hidden)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Any:
         """Return the logits of hidden states [..., L, hidden].
@@ -218,7 +229,7 @@ class BertWithHead(Network):
         if parts.pooler:
             x = hidden[..., 0, :]
             layer = layer or self.bert.pool_first
-        if layer:
+        if layer and not self.late:
             x = layer(x)
         scores = self.get_submodule(parts.scores)(self.dropout(x))
         if parts.words:

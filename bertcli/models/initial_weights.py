@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from bertcli.models.norms import RMSNorm
+
 
 def truncated_normal(weight: Tensor, std: float = 1.0) -> Tensor:
     """Fill a weight from a normal distribution truncated at two standard deviations.
@@ -31,9 +33,11 @@ def initialise(
     """
     for name, weight in module.named_parameters():
         initialise_weight(name, weight, std, draw)
-    for table in module.modules():
-        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            nn.init.zeros_(table.weight[table.padding_idx])
+    for layer in module.modules():
+        if isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+            nn.init.zeros_(layer.weight[layer.padding_idx])
+        elif isinstance(layer, RMSNorm):
+            nn.init.constant_(layer.weight, 1 - layer.offset)
 
 
 def initialise_weight(
@@ -42,7 +46,7 @@ def initialise_weight(
     std: float,
     draw: Callable[[Tensor, float], Tensor] = truncated_normal,
 ) -> None:
-    """Initialise one weight; the name shows if it is a bias (0) or of a LayerNorm (1)."""
+    """Initialise one weight; the name shows if it is a bias (0) or of a norm (1)."""
     if name.endswith("bias"):
         nn.init.zeros_(weight)
     elif name.endswith("LayerNorm.weight"):

@@ -264,9 +264,12 @@ class Tokenizer:
         if role not in ROLE_ORDER:
             raise AttributeError(f"a tokenizer has no attribute {name!r}")
         token = self.roles.get(role) or self._end_token(role)
-        if token is None or role == name:
-            return token
-        return self.core.token_to_id(token)
+        if token is None:
+            return None
+        token_id = self.core.token_to_id(token)
+        if token_id is None and self.kind.roles is None:  # a default that this vocabulary lacks
+            return None
+        return token if role == name else token_id
 
     def _end_token(self, role: str) -> str | None:
         """Return bos_token or eos_token: the folder's, else the tokenizer's [CLS] or [SEP]."""

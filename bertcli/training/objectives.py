@@ -62,7 +62,7 @@ class TextObjective(HeadObjective):
         tokens = self.inputs.take(rows)
         hidden = hidden_states(model.bert, tokens)
         if model.means:
-            pooled = mean_states(hidden, tokens.lengths.tolist())
+            pooled = mean_states(model.before_mean(hidden), tokens.lengths.tolist())
         else:
             pooled = hidden.index_select(0, tensor(tokens.offsets[:-1], hidden))
         return model.packed_logits(pooled)

@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
         path = root / row.model_type
         if not path.exists():
             page = FAMILIES[row.model_type]
-            said = {page.key(key): size for key, size in SIZES.items()}
+            said = {page.key(key): size for key, size in SIZES.items()} | dict(row.more)
             config = transformers.AutoConfig.for_model(row.model_type, **said, pad_token_id=0)
             randomise(getattr(transformers, f"{row.prefix}Model")(config)).save_pretrained(path)
             tokenizer().save_pretrained(path)
@@ -104,6 +104,14 @@ CHANGES = [
         "norm_bias": True,
     },
     {"model_type": "gte", "rope_scaling": {"type": "linear", "factor": 2.5}},
+    {
+        "model_type": "eurobert",
+        "pad_token_id": 0,
+        "num_key_value_heads": 1,
+        "head_dim": 10,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
 ]
 
 

@@ -116,7 +116,7 @@ def test_each_family_and_head_gives_the_numbers_of_transformers(tmp_path, to, ro
     import transformers
 
     page, source, out = FAMILIES[row.model_type], tmp_path / "source", tmp_path / "made"
-    sizes = {page.key(key): size for key, size in SIZES.items()}
+    sizes = {page.key(key): size for key, size in SIZES.items()} | dict(row.more)
     config = transformers.AutoConfig.for_model(row.model_type, **sizes, pad_token_id=0)
     named = getattr(transformers, f"{row.prefix}{head or 'Model'}", None)
     if named is None:

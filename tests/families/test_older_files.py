@@ -90,6 +90,13 @@ def test_no_base_for_windows_of_modernbert_is_that_of_all(tmp_path, base):
     close(ours(ids, keep, types).last_hidden_state[keep.bool()], wanted[keep.bool()])
 
 
+def test_the_older_name_of_the_pooling_of_eurobert():
+    said = {"model_type": "eurobert", "clf_pooling": "bos"}
+    config = BertConfig.from_dict(said)
+    assert not config.structure.text_head.mean
+    assert config.to_dict()["classifier_pooling"] == "bos"
+
+
 def test_a_page_says_what_it_does_not_have():
     said = {"model_type": "modernbert", "pad_token_id": 0}
     with pytest.raises(ModelError, match="layer_types: expected 22 of full_attention, sliding"):

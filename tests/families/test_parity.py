@@ -235,6 +235,14 @@ REFUSED = {
         {"model_type": "deberta-v2", "conv_kernel_size": 4},
         "conv_kernel_size 4 is not supported, only an odd number of tokens",
     ),
+    "heads that share no keys evenly": (
+        {"model_type": "eurobert", "num_key_value_heads": 5},
+        "num_key_value_heads: expected a divisor of the 12 heads, found 5",
+    ),
+    "a pooling of its own": (
+        {"model_type": "eurobert", "classifier_pooling": "last"},
+        'classifier_pooling: expected "bos" or "mean" or "late", found "last"',
+    ),
     **{
         f"rope {kind}": (
             {"model_type": "nomic_bert", "rope_parameters": {"rope_type": kind, "factor": 2.0}},

@@ -17,14 +17,23 @@ from bertcli.models.bert import BertModel
 from bertcli.models.config import BertConfig
 from bertcli.models.surgery import prune_heads
 
-SHARED = {"mpnet", "deberta-v2"}  # tables with something for each head
-OURS = ("mpnet", "modernbert", "nomic_bert", "gte", "jina_embeddings_v3", "deberta-v2")
+UNPRUNED = {  # model type -> why its heads cannot be pruned
+    "mpnet": "whose layers share a table",
+    "deberta-v2": "whose layers share a table",
+    "eurobert": "that share keys and values",
+}
+OURS = (
+    *("mpnet", "modernbert", "nomic_bert", "gte", "jina_embeddings_v3", "deberta-v2", "eurobert"),
+)
 MODELS = [pytest.param(row, id=row.model_type) for row in ROWS if row.model_type in OURS]
 LONG = " ".join(str(number) for number in range(150))
 
 
 def model_of(row):
-    theirs = their_model(row, f"{row.prefix}Model", seed=6, num_attention_heads=2, hidden_size=8)
+    sizes = {"num_attention_heads": 2, "hidden_size": 8}
+    if row.more:
+        sizes["num_key_value_heads"] = 1
+    theirs = their_model(row, f"{row.prefix}Model", seed=6, **sizes)
     return our_model(theirs), batch(theirs, 6)
 
 
@@ -46,8 +55,8 @@ def test_gradients_are_the_same_without_activations(row):
 @torch.no_grad()
 def test_heads_are_pruned_or_it_is_said_why_not(row):
     model, inputs = model_of(row)
-    if row.model_type in SHARED:
-        with pytest.raises(ModelError, match="whose layers share a table cannot be pruned"):
+    if row.model_type in UNPRUNED:
+        with pytest.raises(ModelError, match=f"{UNPRUNED[row.model_type]} cannot be pruned"):
             prune_heads(model, {0: [1]})
         assert not model.config.pruned_heads
         return

@@ -5,8 +5,8 @@ families are drawn for it. Dropout is 0, so that models in train mode can be com
 """
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,6 +56,7 @@ class Row:
     prefix: str  # prefix of the transformers classes
     draw: Draw = as_it_is  # draws more keys; a value of None removes a shared one
     alike: bool = False  # True if the model equals an earlier row's: fewer configurations suffice
+    more: Mapping[str, Any] = field(default_factory=dict)  # keys of models of fixed sizes
 
     @property
     def classes(self) -> list[str]:
@@ -95,6 +96,22 @@ def turned(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     return {
         "hidden_size": sizes["num_attention_heads"] * chance.choice((2, 4, 6)),
         "rope_parameters": chance.choice((None, {**kind, "rope_theta": 30.0})),
+    }
+
+
+def llama(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    heads = sizes["num_attention_heads"]
+    size = chance.choice((2, 4, 6))
+    return {
+        "hidden_size": heads * chance.choice((3, 4, 6)) if size == 4 else heads * size,
+        "head_dim": size,
+        "num_key_value_heads": chance.choice([n for n in range(1, heads + 1) if heads % n == 0]),
+        "rms_norm_eps": sizes["layer_norm_eps"],
+        "classifier_pooling": chance.choice(("bos", "mean", "late")),
+        "attention_bias": chance.random() < 0.5,
+        "mlp_bias": chance.random() < 0.5,
+        "rope_parameters": turned(chance, sizes)["rope_parameters"],
+        **dict.fromkeys(("type_vocab_size", "layer_norm_eps", "hidden_dropout_prob")),
     }
 
 
@@ -138,6 +155,7 @@ ROWS = (  # all families except BERT
     Row("nomic_bert", "NomicBert", turned),
     Row("gte", "Gte", typed),
     Row("jina_embeddings_v3", "JinaEmbeddingsV3", turned),
+    Row("eurobert", "EuroBert", llama, more={"num_key_value_heads": 2, "head_dim": 6}),
 )
 
 

@@ -33,6 +33,10 @@ is read from the beginning to the end. She don't know what they're doing, or why
 CORPUS = [*ENGLISH.split("\n"), *ENGLISH.lower().split("\n"), *hostile.REAL] * 2
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]  # in the order of their ids; <mask> is the last
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LLAMA_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 CAMEMBERT = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
 
 
@@ -89,6 +93,32 @@ def modernbert() -> Tokenizer:
     _special(tokenizer, BERT)
     tokenizer.add_tokens([AddedToken(" " * size, normalized=False) for size in (4, 3, 2)])
     _around(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    return tokenizer
+
+
+def llama() -> Tokenizer:
+    """Byte-level BPE of Llama 3: words by its own pattern, at most three digits in a token."""
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|pad|>"]
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    words = pre_tokenizers.Split(Regex(LLAMA_WORDS), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=SIZE,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    _special(tokenizer, special)  # after all words, as in the published files
+    _around(
+        tokenizer,
+        "<|begin_of_text|> $A <|end_of_text|>",
+        "<|begin_of_text|> $A <|end_of_text|> $B:1 <|end_of_text|>:1",
+    )
+    template = tokenizer.post_processor
+    byte_level = processors.ByteLevel(trim_offsets=False)
+    tokenizer.post_processor = processors.Sequence([byte_level, template])
     return tokenizer
 
 
@@ -202,7 +232,17 @@ def mpnet() -> Tokenizer:
 
 KINDS = {
     made.__name__: made
-    for made in (roberta, modernbert, metaspace, xlm_roberta, camembert, albert, deberta, bert)
+    for made in (
+        roberta,
+        modernbert,
+        llama,
+        metaspace,
+        xlm_roberta,
+        camembert,
+        albert,
+        deberta,
+        bert,
+    )
 } | {"mpnet": mpnet, "roberta_prefix": partial(roberta, prefix=True)}
 
 
@@ -261,6 +301,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             **LIKE_BERT,
         },
     ),
+    "eurobert": (
+        "llama",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": NO_TYPES,
+            "clean_up_tokenization_spaces": True,
+            "bos_token": "<|begin_of_text|>",
+            "eos_token": "<|end_of_text|>",
+            "mask_token": "<|mask|>",
+            "pad_token": "<|pad|>",
+        },
+    ),
     "metaspace": ("metaspace", {"tokenizer_class": "PreTrainedTokenizerFast", **LIKE_ROBERTA}),
     "distilbert": (
         "bert",
@@ -296,6 +348,10 @@ def for_words(theirs: Any, ours: Any, folder: Path) -> Any:
     """Return transformers' tokenizer for pre-split texts, with a space before each word."""
     if ours.words_core is ours.core:
         return theirs
+    if theirs.backend_tokenizer.pre_tokenizer.__class__.__name__ == "Sequence":
+        spaced = type(theirs).from_pretrained(folder)
+        spaced.backend_tokenizer.normalizer = normalizers.Prepend(" ")
+        return spaced
     prefixed = type(theirs).from_pretrained(folder, add_prefix_space=True)
     prefixed.backend_tokenizer.pre_tokenizer.add_prefix_space = True  # one class ignores the option
     return prefixed

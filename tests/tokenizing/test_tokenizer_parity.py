@@ -172,7 +172,8 @@ def test_offsets_in_bytes_of_words(two):
 
 @every_vocabulary
 def test_special_tokens_written_out(two):
-    named = two.ours.roles
+    named = {"cls_token": two.ours.bos_token, "sep_token": two.ours.eos_token}
+    named |= two.ours.special_tokens_map
     cls, sep, pad, mask = (named[f"{role}_token"] for role in ("cls", "sep", "pad", "mask"))
     texts = [f"{cls}I love NLP!{sep}", f"a{mask}b [mask] [ SEP ] [{pad}]"]
     texts += hostile.composed(8, 200)
