@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,7 @@ from bertcli.engines.openvino_graph import (
 )
 from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
-from bertcli.io.paths import sha256
-from bertcli.model_folder.files import GRAPHS
+from bertcli.model_folder.files import GRAPH_FORMATS, GRAPHS, graph_files
 from bertcli.model_folder.weights import Weights, read_weights
 from bertcli.tokenizing.batch import EXTRA
 
@@ -60,6 +60,8 @@ TOKENS_PER_BATCH = 2048  # they fit the cache of a CPU core
 SCORED_TOKENS_PER_BATCH = 256  # tokens of a batch with scores of the whole vocabulary
 LAST_STATES = StateSelection()  # the last layer, of all tokens
 OPTIMUM_NAMES = {STATES: "token_embeddings"}  # output -> its name in sentence models of optimum
+# The ONNX operation whose 8-bit range is that of the whole batch.
+DYNAMIC_RANGE = b"DynamicQuantizeLinear"
 
 
 def padded_lengths(lengths: Indices, longest: int) -> Indices:
@@ -92,6 +94,7 @@ class CompiledModel(Engine):
     dtype: str
     graph_file: Path | None  # None if the graph was built from weights
     backend: Backend = "openvino"
+    alone: bool = False  # True if a text must run alone and unpadded, or others change its vector
 
     def __post_init__(self) -> None:
         compute = self.spec.compute
@@ -118,6 +121,9 @@ class CompiledModel(Engine):
 
         A batch has at most ``budget`` padded tokens, or one text.
         """
+        if self.alone:
+            yield from np.arange(len(texts))[:, None]
+            return
         lengths = padded_lengths(texts.lengths, self.config.most_tokens)
         order = np.argsort(-texts.lengths, kind="stable")
         ends = np.flatnonzero(np.diff(lengths[order])) + 1
@@ -132,7 +138,8 @@ class CompiledModel(Engine):
 
     def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
         """Run a batch of texts of one padded length."""
-        arrays = inputs_of(batch, self.config.most_tokens, self.spec.selection)
+        longest = int(batch.lengths[0]) if self.alone else self.config.most_tokens
+        arrays = inputs_of(batch, longest, self.spec.selection)
         inputs = {name: self.tensor_class(arrays[name]) for name in self.input_names}
         layers = list(self.request.infer(inputs, False, False).values())  # copies
         selection = self.spec.selection
@@ -144,8 +151,7 @@ class CompiledModel(Engine):
         """Return the facts that determine the outputs; the number of threads is not one of them."""
         digests = {}
         if self.graph_file:
-            files = (self.graph_file, self.graph_file.with_suffix(".bin"))
-            digests["graph"] = {path.name: sha256(path) for path in files}
+            digests["graph"] = graph_files(self.graph_file).digests
         return {
             "backend": self.backend,
             "openvino": openvino_core().get_version(),
@@ -205,7 +211,8 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
             raise
         reason = str(error).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
-    return CompiledModel(model, weights, spec, dtype, file)
+    alone = bool(file and has_dynamic_ranges(file))
+    return CompiledModel(model, weights, spec, dtype, file, alone=alone)
 
 
 # --- graphs in files ---
@@ -218,7 +225,7 @@ def graph_file(spec: ModelSpec) -> Path | None:
     """
     if spec.compute.dtype != "int8":
         weights_index = spec.folder.weights
-        return weights_index.files[0] if weights_index.format == "openvino" else None
+        return weights_index.files[0] if weights_index.format in GRAPH_FORMATS else None
     file = spec.folder / GRAPHS["int8"]
     if not file.is_file():
         raise UsageError(
@@ -226,6 +233,14 @@ def graph_file(spec: ModelSpec) -> Path | None:
             "bertcli export -m MODEL -o DIR --dtype int8 makes one; then -m DIR",
         )
     return file
+
+
+def has_dynamic_ranges(path: Path) -> bool:
+    """Return True for an ONNX graph that is quantized by the range of each batch."""
+    if path.suffix != ".onnx":
+        return False
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(DYNAMIC_RANGE) >= 0
 
 
 def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
@@ -244,20 +259,29 @@ def output_of_file(net: OpenvinoNetwork, path: Path) -> Node:
         width = net.config.vocab_size
     else:
         width = parts.outputs or net.config.num_labels
+    outputs: list[Node] = []
     try:
         graph = net.core.Core().read_model(str(path))
         for parameter in graph.get_parameters():
-            node = net.inputs[parameter.output(0).get_any_name()].output(0)
+            input_name = parameter.output(0).get_any_name()
+            if input_name == TYPES and TYPES not in net.inputs:  # zeros, which the model ignores
+                net.parameter(TYPES, 2)
+            node = net.inputs[input_name].output(0)
             element_type = parameter.get_element_type().get_type_name()
             parameter.output(0).replace(net("Convert", node, destination_type=element_type))
         outputs = [result.input_value(0) for result in graph.get_results()]
         names = {name, OPTIMUM_NAMES.get(name)}
         output = next(output for output in outputs if output.get_names() & names)
-        last_axis = list(output.get_partial_shape())[-1]
+        rank = output.get_partial_shape().rank
+        last_axis = net.core.Dimension() if rank.is_dynamic else output.get_partial_shape()[-1]
         if not last_axis.compatible(net.core.Dimension(width)):
             raise LookupError(f"config.json says {width} numbers a row, it gives {last_axis}")
+        output = net.float32(output)
+        if name == STATES and last_axis.is_dynamic:
+            output = net("Reshape", output, [0, 0, width])
     except (RuntimeError, LookupError, StopIteration) as error:
-        reason = str(error).strip().splitlines() or [f"no output {name}"]
+        found = ", ".join(sorted(name for output in outputs for name in output.get_names()))
+        reason = str(error).strip().splitlines() or [f"no output {name}, but {found}"]
         raise ModelError(
             f"{path}: not the graph of this model: {reason[-1]}", "export the model again"
         ) from None

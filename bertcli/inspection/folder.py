@@ -30,7 +30,14 @@ from bertcli.errors import ModelError, on_command_line, option
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.formats.safetensors import StoredTensor
 from bertcli.io.paths import sha256
-from bertcli.model_folder.files import CONFIGS, STATIC, TERM_TABLE, WEIGHTS, WeightFiles
+from bertcli.model_folder.files import (
+    CONFIGS,
+    GRAPH_FORMATS,
+    STATIC,
+    TERM_TABLE,
+    WEIGHTS,
+    WeightFiles,
+)
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256, describe_graph
 from bertcli.model_folder.shapes import expected_shapes, parameter_count, tied_names
@@ -39,12 +46,13 @@ from bertcli.model_folder.weights import LoadReport, compare_tensors, report_on,
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-FORMATS_WITHOUT_TENSORS = ("none", "openvino")  # formats without named tensors
+FORMATS_WITHOUT_TENSORS = ("none", *GRAPH_FORMATS)  # formats without named tensors
+EXPORTED = "an exported graph instead of weights: only embed and the like can run it"
 FORMAT_WARNINGS = {
     "none": "no weights in this folder: it can only tokenize",
     "pytorch": "pytorch_model.bin instead of safetensors: slower to load, and a pickle",
     "tensorflow": "a TensorFlow checkpoint instead of safetensors",
-    "openvino": "an exported graph instead of weights: only embed and the like can run it",
+    **dict.fromkeys(GRAPH_FORMATS, EXPORTED),
 }
 LICENCES = ("license", "licence", "copying")  # prefixes of file names, lower case
 COLBERT_PROJECTION = "linear.weight"  # the projection of token vectors in ColBERT's own folders
@@ -480,7 +488,7 @@ class VerifyCheck:
 
 def verify_model(report: FolderReport | StaticReport) -> Iterator[VerifyCheck]:
     """Yield the result of each check as soon as it is done."""
-    if report.weights.format != "openvino":  # for an exported graph, only hashes are checked
+    if report.weights.format not in GRAPH_FORMATS:  # only hashes are checked of a graph
         if isinstance(report, FolderReport):
             yield _check_tensors(report)
         from bertcli.model_folder.tensors import map_tensor

@@ -36,8 +36,16 @@ GRAPHS = {  # of OpenVINO, written by `export` or other tools; used if there are
     "float32": "openvino/openvino_model.xml",
     "int8": "openvino/openvino_model_qint8_quantized.xml",
 }
-# The last name is optimum-intel's, for any number format. The first existing file is used.
-GRAPH_NAMES = (*GRAPHS.values(), "openvino_model.xml")
+# Of ONNX, in order of preference: as Xenova, optimum, fastembed and `export --to onnx` name them.
+ONNX_NAMES = tuple(
+    f"{folder}{name}.onnx"
+    for name in ("model", "model_optimized", "model_quantized")
+    for folder in ("onnx/", "")
+)
+ONNX_DATA = ("_data", ".data")  # name of a file with the weights of a graph, after the graph's
+# openvino_model.xml is optimum-intel's, for any number format. The first existing file is used.
+GRAPH_NAMES = (*GRAPHS.values(), "openvino_model.xml", *ONNX_NAMES)
+GRAPH_FORMATS = ("openvino", "onnx")
 SHARDS = {  # index -> pattern of the shard names that transformers writes
     "model.safetensors.index.json": "model-*-of-*.safetensors",
     "pytorch_model.bin.index.json": "pytorch_model-*-of-*.bin",
@@ -118,7 +126,7 @@ ALL_INSIDE = Check(
 class WeightFiles(NamedTuple):
     """The files that hold the weights of a folder."""
 
-    format: str  # safetensors, pytorch, tensorflow, openvino (a graph) or none
+    format: str  # safetensors, pytorch, tensorflow, openvino or onnx (a graph), or none
     files: tuple[Path, ...] = ()  # with the tensors; includes the index of TensorFlow
     index_file: Path | None = None  # file that lists the shards
     shards: Mapping[str, str] = {}  # tensor -> name of its file, if there is an index
@@ -148,6 +156,21 @@ def files_for(dtype: str) -> tuple[str, ...]:
     if dtype != "int8":
         return MODEL_FILES
     return (*MODEL_FILES, GRAPHS["int8"].replace(".xml", ".*"))
+
+
+def graph_companions(name: str) -> tuple[str, ...]:
+    """Return the names that the file with a graph's weights may have; ONNX may have none."""
+    if name.endswith(".xml"):
+        return (name.removesuffix(".xml") + ".bin",)
+    return tuple(name + suffix for suffix in ONNX_DATA)
+
+
+def graph_files(graph: Path) -> WeightFiles:
+    """Return the files of a graph of OpenVINO, whose second may be missing, or of ONNX."""
+    companions = [Path(name) for name in graph_companions(str(graph))]
+    if graph.suffix == ".xml":
+        return WeightFiles("openvino", (graph, *companions))
+    return WeightFiles("onnx", (graph, *(path for path in companions if path.is_file())))
 
 
 def best_weights(exists: Callable[[str], bool]) -> str | None:

@@ -59,6 +59,7 @@ from bertcli.model_folder.files import (
     SentenceModule,
     WeightFiles,
     best_weights,
+    graph_files,
     refuse_placeholder,
     short_class_name,
     transformer_path,
@@ -251,7 +252,7 @@ class ModelFolder:
             data_files = sorted(self.path.glob(f"{escape(index.stem)}.data-*-of-*"))
             return WeightFiles("tensorflow", (index, *data_files))
         if graph := next(filter(self.has, GRAPH_NAMES), None):
-            return WeightFiles("openvino", (self / graph, (self / graph).with_suffix(".bin")))
+            return graph_files(self / graph)
         for path in (*map(self.path.joinpath, WEIGHTS), *indexes):
             is_regular(path, hint=DOWNLOAD_AGAIN)  # raises for a name that is not a file
         return WeightFiles("none")

@@ -22,15 +22,18 @@ from bertcli.errors import ModelError
 from bertcli.io.typed_json import read_bytes, read_object
 from bertcli.model_folder.files import (
     CONFIGS,
+    GRAPH_FORMATS,
     GRAPH_NAMES,
     MERGES,
     MODULES,
+    ONNX_NAMES,
     SHARDS,
     TENSORFLOW,
     TENSORFLOW_DATA,
     VOCABULARIES,
     WEIGHTS,
     best_weights,
+    graph_companions,
 )
 from bertcli.model_folder.folder import ModelFolder
 
@@ -157,7 +160,7 @@ def _select_in_folder(patterns: Sequence[str], names: Sequence[str]) -> list[str
     has_weights = weights or any(_matches(name, [TENSORFLOW]) for name in matching)
     if not has_weights and WEIGHTS[0] in patterns:
         graph = next((name for name in GRAPH_NAMES if name in names), "")
-        graph_files = {graph, graph.replace(".xml", ".bin")}
+        graph_files = {graph, *graph_companions(graph)}
         matching += [name for name in names if name in graph_files and name not in matching]
     unused = {*WEIGHTS, *SHARDS.values(), TENSORFLOW, TENSORFLOW_DATA} - used
     if VOCABULARIES[0] in matching:
@@ -236,7 +239,7 @@ def missing_file(folder: ModelFolder, files: Sequence[str]) -> str | None:
 
 
 def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str] | None:
-    """Return a description of the graph that replaces the weights in a folder, and a hint.
+    """Return a description of a graph that cannot be run, and a hint.
 
     Returns None if there are weights, or no ONNX or OpenVINO graph.
     """
@@ -244,17 +247,17 @@ def describe_graph(folder: ModelFolder, files: Sequence[str]) -> tuple[str, str]
     graphs = [folder / name for name in GRAPH_NAMES if folder.has(name)] or onnx
     if not graphs or not needs_weights(files):
         return None
-    if folder.weights.format not in ("none", "openvino"):
+    if folder.weights.format not in ("none", *GRAPH_FORMATS):
         return None
     name = graphs[0].relative_to(folder.path).as_posix()
-    if graphs[0] in onnx:
+    if graphs[0] in onnx and name not in ONNX_NAMES:
         return (
-            f"an ONNX graph ({name}), which bertcli does not run",
-            "give the model that it was exported from; -m runs what "
-            "bertcli export --to openvino writes",
+            f"an ONNX graph of another name ({name})",
+            f"bertcli runs {' or '.join(ONNX_NAMES[::2])}: rename it",
         )
+    kind = "an ONNX graph" if name.endswith(".onnx") else "a graph of OpenVINO"
     return (
-        f"a graph of OpenVINO ({name}) without the tokenizer or config.json",
+        f"{kind} ({name}) without the tokenizer or config.json",
         "give a folder with the graph, the tokenizer and config.json",
     )
 

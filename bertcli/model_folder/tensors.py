@@ -35,7 +35,12 @@ from bertcli.formats.torch_save import read_torch
 from bertcli.io.protobuf import Fields, fields, messages, number, varint
 from bertcli.io.system_calls import BusErrors
 from bertcli.io.typed_json import DOWNLOAD_AGAIN, is_regular, read_bytes
-from bertcli.model_folder.files import LFS_POINTER, WeightFiles, refuse_placeholder
+from bertcli.model_folder.files import (
+    GRAPH_FORMATS,
+    LFS_POINTER,
+    WeightFiles,
+    refuse_placeholder,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,9 +55,10 @@ def read_tensors(
     be in the file that the index states; tensors that are missing in the index are read as well, as
     in transformers.
     """
-    if weights.format == "openvino":
+    if weights.format in GRAPH_FORMATS:
+        owner = "OpenVINO" if weights.format == "openvino" else "ONNX"
         raise ModelError(
-            f"{weights.files[0]}: a graph of OpenVINO without the model's weights",
+            f"{weights.files[0]}: a graph of {owner} without the model's weights",
             "use the model that it was exported from",
         )
     if weights.format == "tensorflow":

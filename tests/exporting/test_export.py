@@ -19,7 +19,7 @@ from front import (
 from model_reference import randomise
 from sentence_folders import dense, saved, sentence_model
 from sentence_transformers.sentence_transformer import modules as st
-from task_models import SIZES, tokenizer
+from task_models import SIZES, Models, labels, tokenizer
 
 from bertcli import Tokenizer
 from bertcli.families.registry import FAMILIES
@@ -244,21 +244,120 @@ def test_a_graph_beside_config_json_is_run(tmp_path, output):
     )
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+ONNX_LAYOUTS = [
+    "onnx/model.onnx",
+    "model.onnx",
+    "model_optimized.onnx",
+    "onnx/model_quantized.onnx",
+]
+
+
+@pytest.fixture(scope="module")
+def exported_onnx(tmp_path_factory):
+    """The default model, exported as ONNX."""
+    folder = tmp_path_factory.mktemp("exported-onnx") / "made"
+    good("export", "-q", "--to", "onnx", "-o", folder)
+    return folder
+
+
+def moved(folder, name, target):
+    """Copy an exported folder, and give its graph another name."""
+    shutil.copytree(folder, target)
+    (target / "graph").write_bytes((target / "onnx/model.onnx").read_bytes())
+    shutil.rmtree(target / "onnx")
+    (target / name).parent.mkdir(exist_ok=True)
+    (target / "graph").rename(target / name)
+    return target
+
+
 @needs_onnx
-def test_a_folder_of_onnx_says_what_it_is(tmp_path):
+@pytest.mark.parametrize("name", ONNX_LAYOUTS)
+def test_a_folder_that_has_only_an_onnx_graph_is_run(tmp_path, exported_onnx, name):
+    folder = moved(exported_onnx, name, tmp_path / "made")
+    here = vectors(folder)
+    right = np.array([row["embedding"] for row in good("embed", *TEXTS, "-q").rows])
+    np.testing.assert_allclose(here, right, atol=1e-5)
+    assert np.array_equal(here[::-1], vectors(folder, texts=TEXTS[::-1]))
+    assert np.array_equal(here, np.concatenate([vectors(folder, texts=[one]) for one in TEXTS]))
+    (row,) = good("inspect", folder, "--json").rows
+    assert (row["weights"]["format"], [*row["weights"]["files"]]) == ("onnx", [Path(name).name])
+    assert "an exported graph instead of weights" in good("inspect", folder).out
+    assert good("inspect", folder, "--verify").code == 0
+    done = bad("classify", "a", "-m", folder, *ENGINE)
+    assert "no output logits, but last_hidden_state, sentence_embedding" in done.error
+    done = bad("export", "-m", folder, "-o", tmp_path / "again")
+    assert done.error == f"{folder / name}: a graph of ONNX without the model's weights"
+
+
+@needs_onnx
+def test_the_states_of_an_onnx_graph_have_the_name_of_optimum_or_none(tmp_path, exported_onnx):
+    import onnx
+
+    folder = moved(exported_onnx, "onnx/model.onnx", tmp_path / "made")
+    model = onnx.load(str(folder / "onnx/model.onnx"))
+    states = next(one for one in model.graph.output if one.name == "last_hidden_state")
+    node = next(one for one in model.graph.node if "last_hidden_state" in one.output)
+    node.output[0] = states.name = "token_embeddings"
+    for axis in states.type.tensor_type.shape.dim:  # sizes that the graph does not state
+        axis.Clear()
+        axis.dim_param = "unknown"
+    onnx.save_model(model, str(folder / "onnx/model.onnx"))
+    assert np.array_equal(vectors(folder), vectors(exported_onnx))
+    model.graph.output.remove(states)
+    onnx.save_model(model, str(folder / "onnx/model.onnx"))
+    done = bad("embed", "a", "-m", folder, *ENGINE)
+    assert "no output last_hidden_state, but sentence_embedding" in done.error
+
+
+@needs_onnx
+def test_a_graph_with_ranges_of_the_batch_has_the_same_bits_in_any_batch(tmp_path, exported_onnx):
+    """As the quantized graphs of Xenova: each text runs alone, as in ONNX Runtime."""
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    folder = moved(exported_onnx, "onnx/model_quantized.onnx", tmp_path / "made")
+    source = exported_onnx / "onnx/model.onnx"
+    target = folder / "onnx/model_quantized.onnx"
+    quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
+    session = onnxruntime.InferenceSession(str(target))
+    tokenize = Tokenizer.load(folder)
+    right = []
+    for text in TEXTS:
+        given = {key: np.array([row], np.int64) for key, row in tokenize(text).items()}
+        right.append(session.run(["sentence_embedding"], given)[0][0])
+    here = vectors(folder)
+    assert (here * np.stack(right)).sum(1).min() > 0.999
+    assert np.array_equal(here, np.concatenate([vectors(folder, texts=[one]) for one in TEXTS]))
+
+
+@needs_onnx
+def test_a_head_in_an_onnx_graph_is_run(tmp_path, models):
     out = tmp_path / "made"
-    good("export", "-q", "-m", TINY, "--to", "onnx", "-o", out)
-    good("tokenize", "a", "-m", out)
-    assert "warning: no weights, but an ONNX graph (onnx/model.onnx)" in good("inspect", out).out
-    for folder in (out, out / "onnx"):
-        done = bad("embed", "a", "-m", folder, *ENGINE)
-        name = "onnx/model.onnx" if folder == out else "model.onnx"
-        said = f"has an ONNX graph ({name}), which bertcli does not run"
-        assert done.error == f"model folder '{folder}' {said}"
-        assert "bertcli export --to openvino" in done.hint
-    (tmp_path / "alone").mkdir()
-    (out / "onnx").rename(tmp_path / "alone" / "onnx")
-    assert "has an ONNX graph" in bad("embed", "a", "-m", tmp_path / "alone", *ENGINE).error
+    source = models("BertForSequenceClassification", **labels("a", "b", "c"))
+    good("export", "-q", "-m", source, "--to", "onnx", "-o", out)
+    rows = [good("classify", *TEXTS, "-q", "-m", path, *ENGINE).rows for path in (source, out)]
+    for right, here in zip(*rows, strict=True):
+        assert here["label"] == right["label"] and abs(here["score"] - right["score"]) < 1e-5
+
+
+@needs_onnx
+def test_what_is_no_folder_with_an_onnx_graph_is_named(tmp_path, exported_onnx):
+    folder = moved(exported_onnx, "onnx/model_q4.onnx", tmp_path / "made")
+    done = bad("embed", "a", "-m", folder, *ENGINE)
+    assert (
+        done.error
+        == f"model folder '{folder}' has an ONNX graph of another name (onnx/model_q4.onnx)"
+    )
+    assert "bertcli runs onnx/model.onnx or onnx/model_optimized.onnx or" in done.hint
+    done = bad("embed", "a", "-m", exported_onnx / "onnx", *ENGINE)
+    assert "has an ONNX graph (model.onnx) without the tokenizer" in done.error
+    (folder / "model.onnx").write_bytes(b"onnx")
+    assert "not the graph of this model" in bad("embed", "a", "-m", folder, *ENGINE).error
     good("export", "-q", "-m", TINY, "-o", tmp_path / "openvino")
     done = bad("embed", "a", "-m", tmp_path / "openvino" / "openvino", *ENGINE)
     assert "has a graph of OpenVINO (openvino_model.xml) without the tokenizer" in done.error

@@ -410,10 +410,19 @@ def test_weights_of_tensorflow_are_fetched_where_there_are_no_others(hub):
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
 
 
-@pytest.mark.parametrize("name", ["openvino/openvino_model", "openvino_model"])
-def test_a_graph_is_fetched_where_there_are_no_weights(hub, name):
-    graph = {f"{name}.xml": b"<net/>", f"{name}.bin": b"numbers"}
-    hub.add("org/bert", TOKENIZER | graph | {"openvino_tokenizer.xml": b"<net/>"})
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("openvino/openvino_model.xml", "openvino/openvino_model.bin"),
+        ("openvino_model.xml", "openvino_model.bin"),
+        ("onnx/model.onnx", "onnx/model.onnx_data"),
+        ("model_optimized.onnx",),
+    ],
+)
+def test_a_graph_is_fetched_where_there_are_no_weights(hub, names):
+    graph = {name: f"numbers of {name}".encode() for name in names}
+    others = {"openvino_tokenizer.xml": b"<net/>", "onnx/model_quantized.onnx": b"numbers"}
+    hub.add("org/bert", TOKENIZER | graph | others)
     found = ask("org/bert", files=MODEL_FILES)
     assert found["source"] == "hub" and hub.fetched() == {*TOKENIZER, *graph}
     assert ask("org/bert", NO_SOCKETS, files=MODEL_FILES)["source"] == "cache"
