@@ -12,6 +12,7 @@ from bertcli.families.distilbert import DISTILBERT
 from bertcli.families.electra import ELECTRA
 from bertcli.families.eurobert import EUROBERT
 from bertcli.families.family import Family
+from bertcli.families.gemma import EMBEDDING_GEMMA
 from bertcli.families.gte import GTE, NEW
 from bertcli.families.jina import JINA_V3
 from bertcli.families.modernbert import MODERNBERT
@@ -42,6 +43,7 @@ FAMILIES: Mapping[str, Family] = {
         JINA_V3,
         DEBERTA_V2,
         EUROBERT,
+        EMBEDDING_GEMMA,
     )
 }
 

@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertcli.errors import ModelError, UsageError
+from bertcli.errors import ModelError, UsageError, option
 from bertcli.families.family import CHECKS, Family
 from bertcli.families.registry import BERT, family_of
 from bertcli.families.structure import Structure
@@ -206,6 +206,12 @@ class BertConfig:
             raise ModelError("heads of a model whose layers share a table cannot be pruned")
         if self.pruned_heads and structure.key_value_heads:
             raise ModelError("heads of a model that share keys and values cannot be pruned")
+        text_head = architecture == "BertForSequenceClassification"
+        if text_head and not structure.pooler and structure.text_head.pooler:
+            raise ModelError(
+                f"{self.family.title} has no head for whole texts",
+                f"bertcli train {option('frozen', True)} trains a classifier of its vectors",
+            )
         if architecture == "BertForQuestionAnswering" and self.num_labels != 2:
             raise ModelError(f"an answer has a start and an end, not {self.num_labels} labels")
         for key, choices in (

@@ -134,6 +134,7 @@ class BertWithHead(Network):
     def __init__(self, config: BertConfig, **options: Any) -> None:
         super().__init__()
         constructor_pooler(True, options, type(self).__name__)
+        config.refuse_unbuildable(type(self).__name__)
         parts = self.parts
         head = config.structure.head_layer(parts)
         self.bert = BertModel(config, parts.pooler and head is None)

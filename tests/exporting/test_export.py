@@ -119,8 +119,8 @@ def test_each_family_and_head_gives_the_numbers_of_transformers(tmp_path, to, ro
     sizes = {page.key(key): size for key, size in SIZES.items()} | dict(row.more)
     config = transformers.AutoConfig.for_model(row.model_type, **sizes, pad_token_id=0)
     named = getattr(transformers, f"{row.prefix}{head or 'Model'}", None)
-    if named is None:
-        pytest.skip("transformers has no such class")
+    if named is None or named.__name__ not in page.classes:
+        pytest.skip("there is no such class")
     model = randomise(named(config)).eval()
     model.save_pretrained(source)
     tokenizer().save_pretrained(source)

@@ -144,7 +144,15 @@ def test_a_model_is_trained_and_the_result_is_of_its_family(row, family, tmp_pat
     file, out = tmp_path / "texts.jsonl", tmp_path / "out"
     lines = [{"text": text, "label": f"{at % 2}"} for at, text in enumerate(TEXTS * 3)]
     file.write_text(jsonl(lines))
-    good("train", file, "-m", family(row), "-o", out, "--full", "--epochs", 1, "-q")
+    train = ("train", file, "-m", family(row), "-o", out, "--epochs", 1, "-q")
+    if f"{row.prefix}ForSequenceClassification" not in FAMILIES[row.model_type].classes:
+        done = bad(*train, "--full")
+        assert f"{FAMILIES[row.model_type].title} has no head for whole texts" in done.error
+        assert "--frozen trains a classifier of its vectors" in done.hint
+        good(*train, "--frozen")
+        assert len(good("classify", "-m", out, *TEXTS).rows) == len(TEXTS)
+        return
+    good(*train, "--full")
     config = json_in(out / "config.json")
     assert config["model_type"] == row.model_type
     assert config["architectures"] == [f"{row.prefix}ForSequenceClassification"]
@@ -170,6 +178,10 @@ def test_a_text_is_as_long_as_there_are_positions(row, family):
 
 @pytest.mark.parametrize("row", OWN, ids=lambda row: row.model_type)
 def test_a_head_that_is_not_there_is_named_as_its_family_does(row, family):
+    if f"{row.prefix}ForMaskedLM" not in FAMILIES[row.model_type].classes:
+        done = bad("classify", "-q", "-m", family(row), "x")
+        assert f"{FAMILIES[row.model_type].title} has no head for whole texts" in done.error
+        return
     done = bad("classify", "-q", "-m", family(row, "ForMaskedLM"), "x")
     assert f"{row.prefix}ForSequenceClassification needs " in done.error
     assert "available heads: masked language model" in done.error

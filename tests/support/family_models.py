@@ -57,6 +57,7 @@ class Row:
     draw: Draw = as_it_is  # draws more keys; a value of None removes a shared one
     alike: bool = False  # True if the model equals an earlier row's: fewer configurations suffice
     more: Mapping[str, Any] = field(default_factory=dict)  # keys of models of fixed sizes
+    needed: Mapping[str, Any] = field(default_factory=dict)  # keys without which it is refused
 
     @property
     def classes(self) -> list[str]:
@@ -115,6 +116,22 @@ def llama(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def gemma(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
+    said = llama(chance, sizes)
+    kinds = ("full_attention", "sliding_attention")
+    rope = {"rope_type": chance.choice(("default", "linear")), "factor": 3.0, "rope_theta": 30.0}
+    for gone in ("classifier_pooling", "mlp_bias"):
+        del said[gone]
+    return said | {
+        "use_bidirectional_attention": True,
+        "hidden_activation": sizes["hidden_act"],
+        "query_pre_attn_scalar": said["head_dim"],
+        "sliding_window": chance.choice((1, 4, 8, 512)),
+        "layer_types": chance.choice((None, chance.choices(kinds, k=sizes["num_hidden_layers"]))),
+        "rope_parameters": chance.choice((None, {kinds[0]: rope, kinds[1]: {"rope_theta": 9.0}})),
+    }
+
+
 def typed(chance: random.Random, sizes: dict[str, Any]) -> dict[str, Any]:
     return {**turned(chance, sizes), "type_vocab_size": chance.choice((0, 1, 2))}
 
@@ -156,6 +173,19 @@ ROWS = (  # all families except BERT
     Row("gte", "Gte", typed),
     Row("jina_embeddings_v3", "JinaEmbeddingsV3", turned),
     Row("eurobert", "EuroBert", llama, more={"num_key_value_heads": 2, "head_dim": 6}),
+    Row(
+        "gemma3_text",
+        "Gemma3Text",
+        gemma,
+        more={
+            "num_key_value_heads": 2,
+            "head_dim": 6,
+            "query_pre_attn_scalar": 6,
+            "use_bidirectional_attention": True,
+            "sliding_window": 6,
+        },
+        needed={"use_bidirectional_attention": True},
+    ),
 )
 
 

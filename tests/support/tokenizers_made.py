@@ -148,6 +148,29 @@ def metaspace() -> Tokenizer:
     return tokenizer
 
 
+def gemma() -> Tokenizer:
+    """BPE of characters that words do not limit, with spaces as U+2581 and bytes for others."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=SIZE + 256,
+        special_tokens=[*special, *(f"<0x{code:02X}>" for code in range(256))],
+        limit_alphabet=150,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    stored = json.loads(tokenizer.to_str())
+    stored["added_tokens"] = stored["added_tokens"][: len(special)]
+    tokenizer = Tokenizer.from_str(json.dumps(stored))
+    _around(tokenizer, "<bos> $A <eos>", "<bos> $A <eos> <bos>:1 $B:1 <eos>:1")
+    return tokenizer
+
+
 def _unigram(special: list[str], unk: str, *, last: str, split: bool = True) -> Tokenizer:
     tokenizer = Tokenizer(models.Unigram())
     metaspace = pre_tokenizers.Metaspace()
@@ -243,7 +266,7 @@ KINDS = {
         deberta,
         bert,
     )
-} | {"mpnet": mpnet, "roberta_prefix": partial(roberta, prefix=True)}
+} | {"mpnet": mpnet, "gemma": gemma, "roberta_prefix": partial(roberta, prefix=True)}
 
 
 @lru_cache
@@ -311,6 +334,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "eos_token": "<|end_of_text|>",
             "mask_token": "<|mask|>",
             "pad_token": "<|pad|>",
+        },
+    ),
+    "gemma": (
+        "gemma",
+        {
+            "tokenizer_class": "GemmaTokenizer",
+            "add_bos_token": True,
+            "add_eos_token": True,
+            "bos_token": "<bos>",
+            "eos_token": "<eos>",
+            "unk_token": "<unk>",
+            "pad_token": "<pad>",
+            "mask_token": "<mask>",
+            "padding_side": "right",
         },
     ),
     "metaspace": ("metaspace", {"tokenizer_class": "PreTrainedTokenizerFast", **LIKE_ROBERTA}),

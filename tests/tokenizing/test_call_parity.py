@@ -153,7 +153,8 @@ def test_every_family(tmp_path, family):
             )
     texts = hostile.composed(31, FEW_RECORDS)
     both.check((texts, texts[::-1]), truncation=True, padding=True)
-    check_ids_with_special_tokens(both)
+    if family != "gemma":  # between a pair, it puts two tokens of different types
+        check_ids_with_special_tokens(both)
     check_names(both, tokens=family != "mpnet")  # whose <unk> transformers adds
     both.ours.save_pretrained(tmp_path / "saved")
     again = Both(tmp_path / "saved")
