@@ -341,7 +341,10 @@ class RecordEmbedder:
         yield from pending
 
     def counted(self, run: TokenizeRun) -> Iterator[tuple[TokenCounts, TokenBatch]]:
-        """Yield the counts and the tokens of each window of a run."""
+        """Yield the counts and the tokens of each window of a run.
+
+        Like `TokenizeRun.counted`, and unread characters count as dropped tokens.
+        """
         for counts, batch in run.counted():
             if self._max_characters:
                 batch = self._with_unread_counted(batch, counts)

@@ -427,7 +427,7 @@ class KnownVectors:
 
     def windows(self, run: TokenizeRun) -> Iterator[Iterator[BatchDone | EmbeddedBlock]]:
         """Yield the windows of a run, in the same form as `RecordEmbedder.windows`."""
-        for counts, batch in run.counted():
+        for counts, batch in self.embedder.counted(run):
             run.tally.merge(counts)
             yield self._events(batch)
 

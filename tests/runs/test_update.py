@@ -14,6 +14,7 @@ from front import (
     left_in,
     struck,
 )
+from static_folders import model2vec_folder
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -77,6 +78,21 @@ def test_many_windows_pairs_and_long_texts(tmp_path, folders, ran):
     ran.clear()
     good(*argv, old / "v.npy")
     assert sum(ran) >= 2
+
+
+def test_characters_that_model2vec_does_not_read_are_counted(tmp_path, folders):
+    """They count as dropped tokens in an update as in a run from nothing."""
+    texts, (old, new) = tmp_path / "in.jsonl", folders
+    model = model2vec_folder(tmp_path / "m", "bert", config={"normalize": True})
+    argv = ("embed", "-m", model, "--max-length", 4, "--update", "-i", texts, "-o")
+    put(texts, OLD)
+    call(*argv, old / "v.jsonl")
+    put(texts, NEW)
+    updated = call(*argv, old / "v.jsonl").err
+    fresh = call(*argv, new / "v.jsonl").err
+    warnings = [line for line in fresh.splitlines() if "truncated to 4 tokens" in line]
+    assert warnings and warnings[0] in updated
+    assert contents(old) == contents(new)
 
 
 def test_other_ways_to_make_vectors_take_nothing_over(tmp_path, ran):
