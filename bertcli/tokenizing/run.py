@@ -51,8 +51,8 @@ class TokenCounts:
 
     records: int = 0
     tokens: int = 0
-    truncated: int = 0  # records
-    cut: int = 0  # tokens
+    truncated: int = 0  # records that lost tokens
+    cut: int = 0  # tokens that they lost
     too_long: int = 0  # records longer than the model's limit, not truncated
     longest: int = 0
     literals: int = 0  # special tokens written in the text
@@ -67,7 +67,9 @@ class TokenCounts:
         self.records += len({*batch.samples})
         self.tokens += len(batch.ids)
         self.longest = max(self.longest, *batch.lengths, 0)
-        self.truncated += len(batch) - batch.dropped_tokens.count(0)
+        if batch.dropped_tokens.count(0) < len(batch):
+            rows = zip(batch.samples, batch.dropped_tokens, strict=True)
+            self.truncated += len({sample for sample, dropped in rows if dropped})
         self.cut += sum(batch.dropped_tokens)
         texts = batch.records.texts
         pairs = batch.records.pairs

@@ -254,6 +254,11 @@ def test_choices(models, tmp_path):
     agree(first[0]["choices"], piped[0]["choices"])
 
 
+def test_a_prompt_with_two_truncated_choices_is_one_truncated_text(models):
+    argv = ("choose", "a", "one " * 30, "two " * 30, "-m", models("BertForMultipleChoice"))
+    assert "1 of 1 texts truncated to 8 tokens" in call(*argv, "--max-length", 8).err
+
+
 def test_choices_that_are_none(models):
     folder = models("BertForMultipleChoice")
     said = "choose needs a prompt and at least two choices"
