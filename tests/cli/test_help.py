@@ -90,6 +90,8 @@ def test_examples_name_options_that_there_are(command):
     text = " ".join(page(command, "--help", 80))
     assert examples
     for example in examples:
+        if "bertcli" not in example:  # another program, such as curl
+            continue
         own = re.split(r"[|]", example)[-1] if f"| bertcli {command}" in example else example
         assert '!"' not in own
         for option in re.findall(r"(?<= )--?[a-z][a-z-]*", own.split("bertcli", 1)[1]):

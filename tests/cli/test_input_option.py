@@ -9,7 +9,7 @@ from bertcli.cli.app import COMMANDS
 FILE_COMMANDS = ["duplicates", "map", "train", "evaluate", "pretrain vocab", "pretrain prepare"]
 # Commands without records of the input, or with two files that are not alike.
 WITHOUT_INPUT = ["compare", "inspect", "export", "pretrain run"]
-WITHOUT_INPUT += ["models", "models download", "models remove"]
+WITHOUT_INPUT += ["models", "models download", "models remove", "serve"]
 
 
 def option_names(name):
