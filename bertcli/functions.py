@@ -279,17 +279,21 @@ def export(
     *,
     to: str = "openvino",
     dtype: str = "float32",
+    accuracy: str = "high",
     overwrite: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Write a folder with a model as one graph, for OpenVINO or ONNX Runtime; return its manifest.
 
-    ``options`` are ``model``, ``revision`` and ``offline``.
+    ``accuracy`` is that of dtype int8: "high", or "fast". ``options`` are ``model``, ``revision``
+    and ``offline``.
     """
     from bertcli.exporting import folder as exporting
 
     chosen = group_options(options, {"model": MODEL_OPTIONS})
-    settings = options_from(exporting.ExportOptions, {"to": to, "dtype": dtype})
+    settings = options_from(
+        exporting.ExportOptions, {"to": to, "dtype": dtype, "accuracy": accuracy}
+    )
     if dtype == "int8" and to == "onnx":
         raise UsageError(
             f"{option('dtype', dtype)} cannot be combined with {option('to', to)}",

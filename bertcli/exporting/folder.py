@@ -46,7 +46,8 @@ from bertcli.exporting.graphs import (
     VECTORS,
     calibration_texts,
     named_model,
-    quantize,
+    quantize_by_default,
+    quantize_exactly,
     split_outliers,
     write_onnx,
     write_openvino,
@@ -144,6 +145,15 @@ class ExportOptions:
 
     to: Literal["openvino", "onnx"] = "openvino"
     dtype: Literal["float32", "bfloat16", "int8"] = "float32"
+    accuracy: Literal["high", "fast"] = "high"  # of int8
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an accuracy of another number format than int8."""
+        if self.accuracy != "high" and self.dtype != "int8":
+            raise UsageError(
+                f"{option('accuracy', self.accuracy)} requires {option('dtype', 'int8')}",
+                f"leave out {option('accuracy')}",
+            )
 
     @property
     def file(self) -> str:
@@ -166,9 +176,8 @@ def export(
             f"{option('output', output)} is named like a file, but export writes a folder",
             f"-o {folder_name} {option('to', 'onnx')} writes {folder_name}/{FILES['onnx']}",
         )
-    nncf_module = (
-        import_nncf() if options.dtype == "int8" else None
-    )  # a missing package fails early
+    # Imported first, so that a missing package fails early.
+    nncf_module = import_nncf() if options.dtype == "int8" else None
     model = _open_model(source)
     spec = model.runtime.spec
     config = model.runtime.config
@@ -182,7 +191,8 @@ def export(
         for index, text in enumerate(texts):
             if index % HELD_OUT_INTERVAL:
                 sample.append(inputs_of(text, config.most_tokens))
-        weights = split_outliers(weights, sample)
+        if options.accuracy == "high":
+            weights = split_outliers(weights, sample)
     elif options.dtype == "bfloat16":
         weights = round_to_bfloat16(weights)
     net = OpenvinoNetwork(weights)
@@ -193,10 +203,12 @@ def export(
     graph = named_model(net, outputs)
     if nncf_module:
         arrays = [[inputs[name] for name in net.inputs] for inputs in sample]
+        quantize = quantize_exactly if options.accuracy == "high" else quantize_by_default
         graph = quantize(nncf_module, graph, arrays)
     manifest = source_entries(source, spec) | {
         "to": options.to,
         "dtype": options.dtype,
+        **({"quantization": options.accuracy} if nncf_module else {}),
         "outputs": list(outputs),
     }
     inputs = source.model_files

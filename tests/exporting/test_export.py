@@ -183,6 +183,18 @@ def test_8_bits_are_near_have_the_same_bits_and_are_asked_for(tmp_path, exported
     assert not np.array_equal(here, vectors(both, texts=texts))
 
 
+@needs_nncf
+def test_accuracy_fast_is_that_of_nncf_and_says_its_cosines(tmp_path):
+    out = tmp_path / "fast"
+    good("export", "-q", "--dtype", "int8", "--accuracy", "fast", "-o", out)
+    manifest = json_in(out / "manifest.json")
+    assert manifest["quantization"] == "fast"
+    assert manifest["accuracy"]["mean_cosine"] > 0.99 > manifest["accuracy"]["worst_cosine"] > 0.95
+    assert np.array_equal(vectors(out, texts=TEXTS)[::-1], vectors(out, texts=TEXTS[::-1]))
+    error = bad("export", "--accuracy", "fast", "-o", tmp_path / "no", code=2)
+    assert error.error == "--accuracy fast requires --dtype int8"
+
+
 def test_a_head_that_was_exported_is_run(tmp_path):
     made, out = tmp_path / "some", tmp_path / "out"
     data = tmp_path / "some.jsonl"

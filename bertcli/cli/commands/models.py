@@ -423,6 +423,10 @@ class GraphOptions(OptionGroup):
         "Number format of the weights. int8: OpenVINO only, faster, approximate (extra int8).",
         default="float32",
     )
+    accuracy: Literal["high", "fast"] = option(
+        "Accuracy of --dtype int8. fast: the defaults of NNCF, with attention in 8 bits.",
+        default="high",
+    )
 
 
 def export(
