@@ -63,7 +63,10 @@ class StaticTable(Engine):
         return vectors * self.weights[ids][:, None]
 
     def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
-        """Return the mean vector of the tokens of each text; zeros for a text without tokens."""
+        """Return a function that returns the mean vector of each text, [B, D].
+
+        A text without tokens has zeros. ``reduction`` is not used.
+        """
         vectors = np.zeros((len(batch), self.config.hidden_size), np.float32)
         for vector, (start, end) in zip(vectors, pairwise(batch.offsets.tolist()), strict=True):
             ids = batch.ids[start:end]

@@ -192,7 +192,10 @@ def download_model(name: str, revision: str | None = None) -> ModelFolder:
 
 
 def hub_id(name: str) -> str:
-    """Return the full id of a model on the hub. Raises UsageError for a folder."""
+    """Return the id on the hub that a name or an alias stands for.
+
+    Raises UsageError for a folder, ModelError for an invalid id.
+    """
     if os.path.isdir(os.path.expanduser(name)):
         raise UsageError(
             f"{name} is a folder, not a model on the hub",

@@ -108,11 +108,14 @@ RESULT_FIELDS = {
 }
 
 
-def replaced_fields(names: Collection[str]) -> set[str]:
-    """Return the fields of bertcli's own output rows that another command may replace."""
+def replaced_fields(input_names: Collection[str]) -> set[str]:
+    """Return the input fields that a command computes anew, if the input is bertcli's own output.
+
+    For example, `embed` of the chunks that `chunk` wrote replaces ``n_tokens``.
+    """
     replaced = set[str]()
     for row_fields, fields in REPLACED_FIELDS:
-        if row_fields.issubset(names):
+        if row_fields.issubset(input_names):
             replaced |= fields
     return replaced
 

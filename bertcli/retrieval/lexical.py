@@ -349,15 +349,16 @@ BROKEN = (OSError, TypeError, ValueError, LookupError, MemoryError, *ARCHIVE_ERR
 class IndexFile:
     """The file of a BM25 index, beside a file of vectors.
 
-    ``digest`` is the sha256 of the vectors, ``texts`` the digest of the texts; None if unknown. A
-    file for other vectors or texts, of another version or with damaged arrays is ignored.
+    ``vectors_digest`` is the sha256 of the vectors, ``texts_digest`` that of the texts; None if
+    unknown. A file for other vectors or texts, of another version or with damaged arrays is
+    ignored.
     """
 
-    def __init__(self, vectors: Path, digest: str | None, texts: str | None) -> None:
+    def __init__(self, vectors: Path, vectors_digest: str | None, texts_digest: str | None) -> None:
         self.path = beside(vectors, INDEX_SUFFIX)
         self.mode = S_IMODE(vectors.stat().st_mode)
-        self.texts = texts
-        self.key = f"{__version__} {TERMS_VERSION} {texts} {digest}"
+        self.texts_digest = texts_digest
+        self.key = f"{__version__} {TERMS_VERSION} {texts_digest} {vectors_digest}"
 
     def read(self) -> Postings | None:
         """Return the stored postings; None if there are none that are valid.

@@ -706,7 +706,7 @@ class CorpusTexts:
         if terms and postings:  # stale postings of other texts
             for block in self.reader.again().blocks():
                 terms.add(block)
-        if terms and file and file.texts == self.digest.texts:
+        if terms and file and file.texts_digest == self.digest.texts:
             file.write(terms.postings)
 
     def records(self, rows: Container[int], count: int) -> Texts:

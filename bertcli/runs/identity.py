@@ -215,7 +215,10 @@ class Inputs:
         return [*self.paths, *self.lists, *self.cached, *self.model_files]
 
     def describe(self) -> list[InputDescription]:
-        """Return name, size and sha256 of each input. Raises InputError for a missing file."""
+        """Return name, size and sha256 of each file of records, and of the texts that were given.
+
+        Raises InputError for a missing file.
+        """
         inputs = [self._describe_file(path) for path in self.paths]
         inputs += [self._describe_file(str(path)) for path in self.cached if path.exists()]
         if self.texts:

@@ -83,7 +83,7 @@ class Documents:
         return len(self.starts) - 1
 
     def split(self, reader: Reader, block: RecordBatch, first_row: int) -> Iterator[RecordBatch]:
-        """Yield the sentences of a block of records; an empty sentence ends a document.
+        """Yield the lines of a block of documents, their sentences; an empty one ends a document.
 
         Sentences have their share of the ids in the fields of the document. Raises UsageError for a
         text file if fields are needed. `first_row`, which `Reader.divide_by` passes, is not used.
