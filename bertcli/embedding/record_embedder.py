@@ -371,7 +371,7 @@ class RecordEmbedder:
         if not self.options.per_token:
             yield from self._text_vectors(batch, model_run or self._start(batch))
             return
-        records = split_by_sizes([*batch], batch.windows)
+        records = split_by_sizes([*batch], batch.windows_per_record)
         ends = accumulate(sum(row.length for row in windows) for windows in records)
         ends_and_records = zip(ends, records, strict=True)
         for _, block in groupby(ends_and_records, lambda pair: pair[0] // TOKENS_PER_BLOCK):
@@ -404,7 +404,7 @@ class RecordEmbedder:
         These are [CLS] and the prompt tokens in the window; in a window without prompt tokens,
         [CLS] is pooled. None if no text has several windows or no prompt is left out.
         """
-        if not self._prompt_tokens or len(batch.windows) == len(batch):
+        if not self._prompt_tokens or len(batch.windows_per_record) == len(batch):
             return None
         is_prompt = np.asarray(batch.columns[POSITIONS]) < self._prompt_tokens
         prompt_tokens_before = np.concatenate([[0], np.cumsum(is_prompt)])
@@ -446,7 +446,7 @@ class RecordEmbedder:
     ) -> Iterator[BatchDone | EmbeddedBlock]:
         """Yield progress events, then a block with one vector (or the term weights) per record."""
         outputs: Any = yield from model_run
-        window_counts = batch.windows
+        window_counts = batch.windows_per_record
         has_windows = len(window_counts) < len(batch)
         if self.terms:
             from bertcli.embedding.sparse import largest_terms, terms_of_records

@@ -176,9 +176,12 @@ def terms_of_records(reduction: TermReduction, batch: TokenBatch, outputs: Any) 
     texts = PackedTokens.of(batch)
     ids = split_by_sizes(texts.ids, texts.lengths.tolist())
     terms = [reduction.terms(*pair) for pair in zip(ids, outputs, strict=True)]
-    if len(batch.windows) == len(batch):
+    if len(batch.windows_per_record) == len(batch):
         return terms
-    return [merge_terms(windows, reduction.how) for windows in split_by_sizes(terms, batch.windows)]
+    return [
+        merge_terms(windows, reduction.how)
+        for windows in split_by_sizes(terms, batch.windows_per_record)
+    ]
 
 
 def merge_terms(windows: Sequence[np.ndarray], how: str) -> np.ndarray:

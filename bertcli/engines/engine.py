@@ -139,21 +139,21 @@ class StateSelection:
                 )
         return indices
 
-    def token_indices(self, texts: PackedTokens) -> Indices:
+    def token_indices(self, tokens: PackedTokens) -> Indices:
         """Return the indices of the tokens to read [n]; all tokens for the mean."""
         if self.first_token:
-            return texts.offsets[:-1]
+            return tokens.offsets[:-1]
         if self.token_id is None:
-            return np.arange(len(texts.ids))
-        return np.flatnonzero(texts.ids == self.token_id)
+            return np.arange(len(tokens.ids))
+        return np.flatnonzero(tokens.ids == self.token_id)
 
-    def row_counts(self, texts: PackedTokens) -> list[int]:
+    def row_counts(self, tokens: PackedTokens) -> list[int]:
         """Return the number of rows of each text: 1, or the number of its tokens that are read."""
         if self.one_row_per_text:
-            return [1] * len(texts)
-        counts = texts.lengths
+            return [1] * len(tokens)
+        counts = tokens.lengths
         if self.token_id is not None:
-            counts = np.diff(np.searchsorted(self.token_indices(texts), texts.offsets))
+            counts = np.diff(np.searchsorted(self.token_indices(tokens), tokens.offsets))
         return counts.tolist()
 
 
@@ -208,16 +208,16 @@ class Engine(ABC):
     def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
         """Start a batch; return a function that waits for its outputs."""
 
-    def batches(self, texts: PackedTokens, budget: int) -> Iterator[Indices]:
+    def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
         """Yield the indices of texts, longest first, in batches of at most ``budget`` tokens.
 
         The size of a batch is its longest text times its number of texts, so memory is bounded with
         padding too. A text longer than the budget is a batch of its own.
         """
-        order = np.argsort(-texts.lengths, kind="stable")
+        order = np.argsort(-tokens.lengths, kind="stable")
         start = 0
         while start < len(order):
-            longest = int(texts.lengths[order[start]])
+            longest = int(tokens.lengths[order[start]])
             size = max(1, budget // max(1, longest))
             yield order[start : start + size]
             start += size
@@ -260,28 +260,28 @@ class Runtime:
 
             self.threads = ThreadPoolExecutor(batches_in_flight)
 
-    def run(self, texts: PackedTokens, reduction: Reduction) -> ModelRun:
+    def run(self, tokens: PackedTokens, reduction: Reduction) -> ModelRun:
         """Start all batches if there are threads; return a generator that waits for the outputs."""
-        pending = self._start(texts, reduction, np.arange(len(texts)))
-        return self._wait(texts, reduction, pending)
+        pending = self._start(tokens, reduction, np.arange(len(tokens)))
+        return self._wait(tokens, reduction, pending)
 
     def _start(
-        self, texts: PackedTokens, reduction: Reduction, rows: Indices
+        self, tokens: PackedTokens, reduction: Reduction, rows: Indices
     ) -> deque[PendingBatch]:
         """Divide texts into batches, and start them if there are threads."""
         pending: deque[PendingBatch] = deque()
-        for batch in self.engine.batches(texts.take(rows), self.budget):
-            run_batch = partial(self._run_batch, texts, reduction, rows[batch])
+        for batch in self.engine.batches(tokens.take(rows), self.budget):
+            run_batch = partial(self._run_batch, tokens, reduction, rows[batch])
             future = self.threads.submit(run_batch) if self.threads else None
             wait = future.result if future else run_batch
             pending.append(PendingBatch(rows[batch], wait, future))
         return pending
 
-    def _run_batch(self, texts: PackedTokens, reduction: Reduction, rows: Indices) -> Outputs:
+    def _run_batch(self, tokens: PackedTokens, reduction: Reduction, rows: Indices) -> Outputs:
         """Run a batch on a free device, which is released before the outputs have arrived."""
         engine = self.free_engines.get()
         try:
-            wait = engine.start(texts.take(rows), reduction)
+            wait = engine.start(tokens.take(rows), reduction)
         except (RuntimeError, MemoryError) as failed:
             if out_of_memory(failed):
                 failed.__traceback__ = None  # its frames hold memory that other batches need
@@ -292,7 +292,7 @@ class Runtime:
 
     def _wait(
         self,
-        texts: PackedTokens,
+        tokens: PackedTokens,
         reduction: Reduction,
         pending: deque[PendingBatch],
     ) -> ModelRun:
@@ -311,11 +311,11 @@ class Runtime:
                 except (RuntimeError, MemoryError) as failed:
                     if not out_of_memory(failed):
                         raise
-                    self._shrink_budget(texts.lengths[rows])
-                    pending.extendleft(reversed(self._start(texts, reduction, rows)))
+                    self._shrink_budget(tokens.lengths[rows])
+                    pending.extendleft(reversed(self._start(tokens, reduction, rows)))
                     continue
                 batches.append(rows)
-                yield BatchDone(len(rows), int(texts.lengths[rows].sum()))
+                yield BatchDone(len(rows), int(tokens.lengths[rows].sum()))
         finally:
             for batch in pending:
                 if batch.future is not None:

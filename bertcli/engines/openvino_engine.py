@@ -73,14 +73,16 @@ def padded_lengths(lengths: Indices, longest: int) -> Indices:
     return np.minimum(lengths + -lengths % steps, np.maximum(lengths, longest))
 
 
-def inputs_of(texts: PackedTokens, longest: int, selection: StateSelection = LAST_STATES) -> Inputs:
+def inputs_of(
+    tokens: PackedTokens, longest: int, selection: StateSelection = LAST_STATES
+) -> Inputs:
     """Return the inputs of a graph by name, int64 [B, L], for texts of one padded length."""
-    length = int(padded_lengths(texts.lengths[:1], longest)[0])
-    columns, token_indices, mask = texts.padded(length)
-    names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in texts.extra_embeddings))
+    length = int(padded_lengths(tokens.lengths[:1], longest)[0])
+    columns, token_indices, mask = tokens.padded(length)
+    names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in tokens.extra_embeddings))
     return dict(zip(names, columns, strict=True)) | {
         MASK: mask.astype(np.int64),
-        READ: token_indices.take(selection.token_indices(texts)),
+        READ: token_indices.take(selection.token_indices(tokens)),
     }
 
 
@@ -116,22 +118,22 @@ class CompiledModel(Engine):
 
     pool_first = packed_logits  # a `Reduction` calls it as that of a torch model
 
-    def batches(self, texts: PackedTokens, budget: int) -> Iterator[Indices]:
+    def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
         """Yield the indices of texts of one padded length, the longest first.
 
         A batch has at most ``budget`` padded tokens, or one text.
         """
         if self.alone:
-            yield from np.arange(len(texts))[:, None]
+            yield from np.arange(len(tokens))[:, None]
             return
-        lengths = padded_lengths(texts.lengths, self.config.most_tokens)
-        order = np.argsort(-texts.lengths, kind="stable")
+        lengths = padded_lengths(tokens.lengths, self.config.most_tokens)
+        order = np.argsort(-tokens.lengths, kind="stable")
         ends = np.flatnonzero(np.diff(lengths[order])) + 1
         groups = np.split(order, ends) if len(order) else []
         for group in groups:
             size = budget // max(1, int(lengths[group[0]]))
             if HEAD_PARTS[self.spec.architecture].words:
-                most_scored = max(1, *self.spec.selection.row_counts(texts.take(group)))
+                most_scored = max(1, *self.spec.selection.row_counts(tokens.take(group)))
                 size = min(size, SCORED_TOKENS_PER_BATCH // most_scored)
             size = max(1, size)
             yield from np.split(group, range(size, len(group), size))

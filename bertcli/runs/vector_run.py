@@ -434,7 +434,7 @@ class KnownVectors:
     def _events(self, batch: TokenBatch) -> Iterator[BatchDone | EmbeddedBlock]:
         if not len(batch):
             return
-        starts = [*accumulate(batch.windows[:-1], initial=0)]
+        starts = [*accumulate(batch.windows_per_record[:-1], initial=0)]
         digests = self.digests([batch.records[start] for start in starts])
         old = np.array([self.rows.get(digest, -1) for digest in digests])
         fresh = np.flatnonzero(old < 0)
@@ -443,7 +443,7 @@ class KnownVectors:
             return
         vectors = self.vectors[np.maximum(old, 0)]
         self.embedder.refuse_without_vector(batch)
-        rows = split_by_sizes(range(len(batch)), batch.windows)
+        rows = split_by_sizes(range(len(batch)), batch.windows_per_record)
         fresh_rows = batch.take(row for index in fresh for row in rows[index])
         for event in self.embedder.embed_window(fresh_rows):
             if isinstance(event, BatchDone):

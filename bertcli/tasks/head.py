@@ -310,7 +310,7 @@ class HeadTask(ABC):
             rows = list(window)
             start = 0
             end = len(window)
-            for stop in accumulate(window.windows):
+            for stop in accumulate(window.windows_per_record):
                 if stop - start >= size or stop == end:
                     items = run.reader.collect(self.ask, rows[start:stop])
                     run.skipped += stop - start - len(items)

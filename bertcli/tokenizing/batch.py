@@ -151,7 +151,7 @@ class TokenBatch(Sequence[Encoded]):
         return list(map(sub, offsets[1:], offsets))
 
     @cached_property
-    def windows(self) -> list[int]:
+    def windows_per_record(self) -> list[int]:
         """The number of rows (windows) of each record."""
         return [*Counter(self.samples).values()]
 
