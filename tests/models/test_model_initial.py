@@ -8,6 +8,7 @@ from torch import nn
 
 from bertcli import BertConfig, BertForMaskedLM, BertModel
 from bertcli.models.heads import ARCHITECTURES
+from bertcli.models.norms import RMSNorm
 
 MIDDLE = {"vocab_size": 400, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 CLASSES = [
@@ -21,7 +22,7 @@ CLASSES = [
 def built(row, name):
     """Our class for one of transformers, made from the config alone."""
     their_config = transformers.AutoConfig.for_model(row.model_type, **MIDDLE)
-    raw = {**their_config.to_dict(), "architectures": [name], "pad_token_id": 3}
+    raw = {**their_config.to_dict(), **dict(row.more), "architectures": [name], "pad_token_id": 3}
     config = BertConfig.from_dict({**raw, "initializer_range": 0.02})
     return ARCHITECTURES[config.architectures[0]](config)
 
@@ -30,11 +31,13 @@ def built(row, name):
 def test_weights_are_normal_biases_zero_norms_one(row, name):
     torch.manual_seed(0)
     model = built(row, name)
+    modules = dict(model.named_modules())
     for path, weight in model.named_parameters():
+        module = modules[path.rpartition(".")[0]]
         if path.endswith("bias"):
             assert weight.eq(0).all(), path
-        elif path.endswith("LayerNorm.weight"):
-            assert weight.eq(1).all(), path
+        elif isinstance(module, nn.LayerNorm | RMSNorm):
+            assert (weight + getattr(module, "offset", 0)).eq(1).all(), path
         elif weight.numel() > 2000:
             assert weight.std().item() == pytest.approx(0.02, rel=0.08), path
             assert weight.abs().max() < 0.12, path

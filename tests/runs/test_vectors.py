@@ -15,13 +15,17 @@ from vector_files import vectors_in
 from vector_sink import fields_of, open_vectors
 
 from bertcli.errors import OutputError
-from bertcli.formats import vector_writer
+from bertcli.formats import registry, vector_writer
 from bertcli.formats.precision import PRECISIONS, RANGED, quantize, ranges_of
-from bertcli.formats.registry import VECTORS as VECTOR_FORMATS
 from bertcli.io.paths import sha256
 from bertcli.runs.vector_run import VectorTarget
 
-FORMS = VECTOR_FORMATS
+# Answers need the fields of requests: test_openai_batch.py has them.
+FORMS = [
+    name
+    for name in registry.VECTORS
+    if not registry.FORMATS[name].can_hold(registry.Holds.REQUESTS)
+]
 MODEL = {"model": {"id": "tiny", "weights": "ab12"}, "options": {"pooling": "mean", "layers": [-1]}}
 ROWS = 40
 VECTORS = np.random.default_rng(0).standard_normal((ROWS, 12)).astype(np.float32)
