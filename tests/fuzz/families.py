@@ -13,7 +13,7 @@ from bertcli.families.registry import FAMILIES
 
 # The tokenizer of tests/support/tokenizers_made.py that checkpoints of a family come with.
 TOKENIZERS = {"xlm-roberta": "xlm_roberta", "deberta-v2": "deberta", "nomic_bert": "distilbert"}
-TOKENIZERS |= {"gte": "xlm_roberta", "jina_embeddings_v3": "xlm_roberta"}
+TOKENIZERS |= {"gte": "xlm_roberta", "jina_embeddings_v3": "xlm_roberta", "gemma3_text": "gemma"}
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -46,6 +46,7 @@ def make_families(root: Path) -> None:
         settings = {page.key(key): size for key, size in SIZES.items()}
         settings[page.key("vocab_size")] = len(vocabulary)
         settings["pad_token_id"] = 1 if "roberta" in name.lower() else 0
+        settings |= row.more
         settings |= NAMES if name.endswith("Classification") else {}
         config = transformers.AutoConfig.for_model(row.model_type, **settings)
         randomise(getattr(transformers, name)(config)).save_pretrained(folder)
