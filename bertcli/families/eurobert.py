@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertcli.families.family import (
+    GATED_FEED_FORWARD,
     ROTARY_ATTENTION,
     Family,
     classes,
@@ -102,9 +103,7 @@ EUROBERT = Family(
         *ROTARY_ATTENTION,
         ("layers.#.input_layernorm", "encoder.layer.#.attention.LayerNorm"),
         ("layers.#.post_attention_layernorm", "encoder.layer.#.LayerNorm"),
-        ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
-        ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
-        ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+        *GATED_FEED_FORWARD,
         ("norm", "encoder.LayerNorm"),
     ),
     head_tensors={

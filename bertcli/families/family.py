@@ -209,6 +209,11 @@ ROTARY_ATTENTION: TensorNames = (
     ("layers.#.self_attn.v_proj", QKV[2]),
     ("layers.#.self_attn.o_proj", "encoder.layer.#.attention.output.dense"),
 )
+GATED_FEED_FORWARD: TensorNames = (
+    ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
+    ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
+    ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+)
 ROTARY_LAYERS: TensorNames = (
     *ROTARY_ATTENTION,
     ("layers.#.post_attention_layernorm", "encoder.layer.#.attention.output.LayerNorm"),

@@ -8,6 +8,7 @@ Representations; Gemma 3 Technical Report; the class Gemma3TextModel of transfor
 from __future__ import annotations
 
 from bertcli.families.family import (
+    GATED_FEED_FORWARD,
     ROTARY_ATTENTION,
     Family,
     classes,
@@ -135,9 +136,7 @@ EMBEDDING_GEMMA = Family(
         ),
         ("layers.#.pre_feedforward_layernorm", "encoder.layer.#.LayerNorm"),
         ("layers.#.post_feedforward_layernorm", "encoder.layer.#.output.branch_LayerNorm"),
-        ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
-        ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
-        ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+        *GATED_FEED_FORWARD,
         ("norm", "encoder.LayerNorm"),
     ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertcli.families.family import (
+    GATED_FEED_FORWARD,
     OLDER_NORMS,
     QKV,
     ROTARY_LAYERS,
@@ -96,9 +97,7 @@ NOMIC_BERT = Family(
     structure=structure,
     tensors=(
         *ROTARY_LAYERS,
-        ("layers.#.mlp.gate_proj", "encoder.layer.#.intermediate.gate"),
-        ("layers.#.mlp.up_proj", "encoder.layer.#.intermediate.dense"),
-        ("layers.#.mlp.down_proj", "encoder.layer.#.output.dense"),
+        *GATED_FEED_FORWARD,
         ("cls.predictions.transform.layer_norm", "cls.predictions.transform.LayerNorm"),
     ),
     older_tensors=(
