@@ -409,7 +409,7 @@ def similarities(vectors: Sequence[np.ndarray]) -> Table:
     flat = np.stack([vector.reshape(-1) for vector in vectors])
     flat = flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
     rows = enumerate((flat @ flat.T).tolist(), 1)
-    return rows_table(
+    table = rows_table(
         [
             {"": row_number}
             | {str(number): f"{cosine:.2f}" for number, cosine in enumerate(row, 1)}
@@ -418,6 +418,9 @@ def similarities(vectors: Sequence[np.ndarray]) -> Table:
         box=None,
         padding=(0, 1, 0, 0),
     )
+    for column in table.columns:
+        column.justify = "right"
+    return table
 
 
 def token_vectors_view(encoded: Encoded, vectors: np.ndarray, pieces: TokenFields) -> Group:
