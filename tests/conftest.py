@@ -1,6 +1,7 @@
 """What several test files share: no network, Hypothesis without clocks, the default model."""
 
 import gc
+import logging
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from bertcli.errors import LOG
 
 try:
     import torch
@@ -47,6 +50,15 @@ def threads():
     """Give a test the threads that a fresh process has, whatever ran in this one before."""
     if torch:
         torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def log():
+    """Give a test the log that a fresh process has: libraries set levels for a whole process."""
+    LOG.disconnect()
+    logging.disable(logging.NOTSET)
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("bertcli").disabled = False
 
 
 @pytest.fixture(params=["torch", "openvino"])
