@@ -225,11 +225,11 @@ class Chunker:
     ) -> list[Chunk]:
         """Return the chunks of texts, in order.
 
-        ``first`` is the index of the first record in the run. The error of a pair, or of a text
-        that cannot be split, goes to ``skip``.
+        ``first`` is the index of the first record in the run. The error of a pair, of a list of
+        words, or of a text that cannot be split, goes to ``skip``.
         """
         max_characters = CHARACTERS_PER_TOKEN * self.room  # of a text that may be one chunk
-        texts: list[Any] = [record.text for record in records]
+        texts = [record.text if isinstance(record.text, str) else "" for record in records]
         counts = self.token_counts([text if len(text) <= max_characters else "" for text in texts])
         chunks: list[Chunk] = []
         for sample, (record, text, count) in enumerate(
@@ -240,6 +240,9 @@ class Chunker:
                 if record.pair is not None:
                     where = record.where
                     raise InputError(f"{where}: a pair of texts cannot be divided into chunks")
+                if not isinstance(record.text, str):
+                    where = record.where
+                    raise InputError(f"{where}: a list of words cannot be divided into chunks")
                 if len(text) <= max_characters and count <= self.limit:
                     chunks.append(full_text)
                 else:

@@ -123,6 +123,8 @@ def test_a_vector_for_each_chunk(embedder):
     right = np.array([row["embedding"] for row in rows], np.float32)
     assert np.array_equal(np.concatenate(found), right)
     assert embedder.encode([], on_truncate="chunk") == []
+    with pytest.raises(InputError, match="a list of words cannot be divided into chunks"):
+        embedder.encode([["the", "dog"]], on_truncate="chunk", pre_split=True)
 
 
 def test_any_iterable_is_read_in_windows(embedder):
