@@ -151,7 +151,7 @@ def search(
         reader = records_of(corpus, chosen["reading"], reserved=HIT_FIELDS)
         has_whole_files = WHOLE_FILE in map(reader.format_of, reader.source.paths)
     embed_options = options_from(EmbedOptions, {"parallel": True} | chosen["vectors"])
-    if has_whole_files and not embed_options.has_several_rows:
+    if has_whole_files and not (embed_options.has_several_rows or embed_options.makes_chunks):
         embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
     reranker = None
     if rerank is not None:

@@ -107,9 +107,9 @@ def ran(monkeypatch):
     texts = []
     original = RecordEmbedder._run
 
-    def run(self, tokens):
+    def run(self, tokens, *reduction):
         texts.append(len(tokens))
-        return original(self, tokens)
+        return original(self, tokens, *reduction)
 
     monkeypatch.setattr(RecordEmbedder, "_run", run)
     return texts

@@ -195,6 +195,8 @@ class Embedder(RecordEmbedder):
         blocks = run.blocks
         if tally.truncated and self.options.on_truncate == "warn":
             LOG.warn(tally.truncation(self.max_length))
+        if self.options.on_truncate == "late-chunk" and tally.too_long:
+            LOG.note(tally.several_windows(self.window_length))
         if names := self.term_names:
             return [names.of(terms) for block in blocks for terms in block.vectors]
         precision = self.requested.get("precision", "float32")

@@ -64,6 +64,7 @@ SCORES = "scores"
 TERM_POOLINGS = ("max", "sum")  # how the weights of a term at all tokens are combined
 POOLINGS = tuple(POOLING_NAMES.values())  # these may be concatenated
 SINGLE_POOLINGS = ("auto", "pooler", "none")  # these may not
+CHUNK_POOLINGS = ("mean", "max", "mean_sqrt_len", "weightedmean")  # of the tokens of a chunk
 
 LEAST_VALUES = {  # of each integer option
     **dict.fromkeys(("top_terms", "dim", "window", "threads", "batch_tokens"), 1),
@@ -89,7 +90,7 @@ class EmbedOptions(Compute):
     # the folder's own dim and with truncate_dim of sentence-transformers.
     dim_last: bool = False
     max_length: int | None = None
-    on_truncate: Literal["warn", "error", "ignore", "window", "chunk"] = "warn"
+    on_truncate: Literal["warn", "error", "ignore", "window", "chunk", "late-chunk"] = "warn"
     stride: int = 0
     overlap: int = 0  # tokens shared by consecutive chunks
     at: Literal["token", "word", "sentence", "paragraph"] = "token"  # where chunks end
@@ -114,10 +115,11 @@ class EmbedOptions(Compute):
                     f"{option('token_vectors')} cannot be combined with {option('word_vectors')}"
                 )
             object.__setattr__(self, "pooling", "none")
-        if self.on_truncate == "chunk" and self.has_several_rows:
+        if self.makes_chunks and self.has_several_rows:
             unit = self.row_unit.removesuffix("s")
             raise UsageError(
-                f"{option('on_truncate', 'chunk')} makes one vector per chunk, not per {unit}",
+                f"{option('on_truncate', self.on_truncate)} makes one vector per chunk, "
+                f"not per {unit}",
                 "use bertcli chunk, and embed the chunks",
             )
         if self.sparse:
@@ -166,6 +168,11 @@ class EmbedOptions(Compute):
                 f"{', '.join(POOLINGS)}, also joined as in mean+max; or "
                 f"{', '.join(SINGLE_POOLINGS)}",
             )
+
+    @property
+    def makes_chunks(self) -> bool:
+        """True if long texts are divided into chunks with one vector each."""
+        return self.on_truncate in ("chunk", "late-chunk")
 
     @property
     def per_token(self) -> bool:
@@ -445,6 +452,7 @@ def resolve_options(options: EmbedOptions, sentence: SentenceSettings) -> EmbedO
             f"{option('token_vectors')} or {option('word_vectors')}": options.per_token,
             option("layers"): options.layers != (-1,),
             option("layer_combine"): options.layer_combine != "mean",
+            option("on_truncate", "late-chunk"): options.on_truncate == "late-chunk",
             option("dtype", options.dtype): options.dtype not in ("auto", "float32"),
             option("device", options.device): options.device not in ("auto", "cpu"),
         }
@@ -461,6 +469,8 @@ def resolve_options(options: EmbedOptions, sentence: SentenceSettings) -> EmbedO
     pooling = options.pooling
     if pooling == "auto":
         pooling = "+".join(sentence.pooling or ("mean",))
+    if options.on_truncate == "late-chunk":
+        _refuse_pooling_of_one_token(pooling)
     dim_last = options.dim_last or (options.dim is None and sentence.dim is not None)
     return replace(
         options,
@@ -470,6 +480,21 @@ def resolve_options(options: EmbedOptions, sentence: SentenceSettings) -> EmbedO
         dim_last=dim_last and not options.normalize,
         prompt=prompt,
     )
+
+
+def _refuse_pooling_of_one_token(pooling: str) -> None:
+    """Raise UsageError for a pooling that takes one token of a text, which a chunk does not have.
+
+    [CLS] or the last token stands for the whole text.
+    """
+    for mode in pooling.split("+"):
+        if mode not in CHUNK_POOLINGS:
+            raise UsageError(
+                f"{option('on_truncate', 'late-chunk')} pools the tokens of each chunk, and "
+                f"{option('pooling', mode)} takes one token of the whole text",
+                f"use {option('pooling', 'mean')} (or {', '.join(CHUNK_POOLINGS[1:])}), or "
+                f"{option('on_truncate', 'chunk')}",
+            )
 
 
 def prepare_records(
@@ -519,10 +544,10 @@ def refuse_format(file_format: str, options: EmbedOptions) -> None:
             f"{file_format} holds one vector per row, and each text has several",
             "use -f jsonl, parquet or npy",
         )
-    if options.on_truncate == "chunk" and can_hold(Holds.REQUESTS):
+    if options.makes_chunks and can_hold(Holds.REQUESTS):
         raise UsageError(
             f"{file_format} answers each text with one vector, and "
-            f"{option('on_truncate', 'chunk')} makes several"
+            f"{option('on_truncate', options.on_truncate)} makes several"
         )
     if options.sparse and not can_hold(Holds.TERMS):
         raise UsageError(

@@ -13,7 +13,7 @@ Commands and other packages use `RecordEmbedder`; `embedder` adds the methods of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate, groupby
@@ -35,6 +35,7 @@ from bertcli.embedding.pooling import (
     Pooling,
     TokenFields,
     merge_windows,
+    pool,
     pool_windows,
     pool_words,
     split_by_sizes,
@@ -51,6 +52,7 @@ from bertcli.engines.engine import (
     MODEL_COLUMNS,
     ModelRun,
     ModelSpec,
+    Outputs,
     PackedTokens,
     Reduction,
     Runtime,
@@ -72,7 +74,7 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.batch import CHARACTERS, RecordBatch
 from bertcli.records.input import ORIGIN
 from bertcli.records.reader import Reader
-from bertcli.records.record import Record
+from bertcli.records.record import Record, TextWindow
 from bertcli.tokenizing.batch import CHUNK_FIELDS, Encoded, Layout, TokenBatch
 from bertcli.tokenizing.run import TokenCounts, TokenizeRun
 
@@ -255,16 +257,22 @@ class RecordEmbedder:
     @property
     def makes_chunks(self) -> bool:
         """True if long texts are divided into chunks with one vector each."""
-        return self.options.on_truncate == "chunk"
+        return self.options.makes_chunks
+
+    @property
+    def window_length(self) -> int:
+        """The number of tokens of a window in late chunking: the positions of the model."""
+        return self.runtime.config.most_tokens
 
     def divide_texts(self, reader: Reader) -> Reader:
-        """Make a reader divide long texts into chunks if ``on_truncate="chunk"``; return it.
+        """Make a reader divide long texts into chunks if ``on_truncate`` says so; return it.
 
         A chunk including its prompt fits in ``max_length`` tokens.
         """
         if not self.makes_chunks:
             return reader
         from bertcli.tokenizing.chunks import Chunker, ChunkSettings, chunk_records
+        from bertcli.tokenizing.late_chunks import TextWindows
 
         options = self.options
         settings = ChunkSettings(
@@ -273,9 +281,12 @@ class RecordEmbedder:
         chunker = Chunker(
             self.runtime.tokenizer,
             settings,
-            lambda texts: RecordBatch.of(self.prepare([*map(Record, texts)])).texts,
+            self._prepared_texts,
         )
-        reader.divide_by(partial(chunk_records, chunker))
+        find_windows = None
+        if options.on_truncate == "late-chunk":
+            find_windows = TextWindows(chunker, self.window_length, options.stride).of
+        reader.divide_by(partial(chunk_records, chunker, find_windows=find_windows))
         return reader
 
     def location_fields(self, reader: Reader) -> tuple[str, ...]:
@@ -327,7 +338,8 @@ class RecordEmbedder:
         windows, later ones are started ahead, so that no engine runs out of work: up to
         ``WINDOWS_AHEAD`` per GPU, one if several batches run on a CPU at once.
         """
-        starts_ahead = run.full and not self.options.per_token and self.runtime.threads
+        needs_states = self.options.per_token or self.options.on_truncate == "late-chunk"
+        starts_ahead = run.full and not needs_states and self.runtime.threads
         devices = self.runtime.engine.devices
         max_ahead = 0
         if starts_ahead:
@@ -368,6 +380,9 @@ class RecordEmbedder:
         if not len(batch):
             return
         self.refuse_without_vector(batch)
+        if windows := [window for window in batch.records.windows or () if window]:
+            yield from self._chunk_vectors(batch, windows)
+            return
         if not self.options.per_token:
             yield from self._text_vectors(batch, model_run or self._start(batch))
             return
@@ -465,6 +480,51 @@ class RecordEmbedder:
         refuse_infinite(block.records, outputs)
         yield block
 
+    def _chunk_vectors(
+        self, batch: TokenBatch, windows: Sequence[TextWindow]
+    ) -> Iterator[BatchDone | EmbeddedBlock]:
+        """Yield progress events, then a block with one vector per chunk, pooled from its window.
+
+        The chunks of a window are consecutive, and the window is encoded once.
+        """
+        lengths_and_windows = zip(batch.lengths, windows, strict=True)
+        chunks_of_windows = []
+        token_counts = []
+        for _, chunks in groupby(lengths_and_windows, lambda pair: pair[1].text):
+            lengths, chunk_windows = zip(*chunks, strict=True)
+            chunks_of_windows.append(chunk_windows)
+            token_counts.append(sum(lengths))
+        ends_and_chunks = zip(accumulate(token_counts), chunks_of_windows, strict=True)
+        vectors: list[np.ndarray] = []
+        for _, block in groupby(ends_and_chunks, lambda pair: pair[0] // TOKENS_PER_BLOCK):
+            vectors += yield from self._pooled_chunks([chunks for _, chunks in block])
+        outputs = self._apply_modules(np.concatenate(vectors))
+        refuse_infinite(batch.records, outputs)
+        yield EmbeddedBlock(batch, outputs)
+
+    def _pooled_chunks(
+        self, windows: Sequence[Sequence[TextWindow]]
+    ) -> Generator[BatchDone, None, list[np.ndarray]]:
+        """Yield progress events; return the pooled states of all chunks, [1, D...] each.
+
+        Each window is given as the list of its chunks.
+        """
+        from bertcli.tokenizing.late_chunks import WINDOW_COLUMNS, tokens_of_chunks
+
+        columns = (*MODEL_COLUMNS, *WINDOW_COLUMNS)
+        layout = Layout(columns, special_tokens=self.options.special_tokens)
+        texts = [chunks[0].text for chunks in windows]
+        batch = self.runtime.tokenizer.encode_records(self.prepare([*map(Record, texts)]), layout)
+        states = yield from _without_texts(self._run(PackedTokens.of(batch), Pooling(("none",))))
+        vectors = []
+        for chunks, row, window_states in zip(windows, batch, states, strict=True):
+            for tokens in tokens_of_chunks(row, chunks, self._prepared_texts):
+                skip = 0 if tokens.start else self._prompt_tokens
+                chunk_states = window_states[tokens]
+                vectors.append(pool(chunk_states, [len(chunk_states)], self.options.modes, skip))
+            yield BatchDone(len(chunks))
+        return vectors
+
     def _pooled_tokens(self, batch: TokenBatch) -> list[int]:
         """Return the number of tokens of each window that are pooled, at least 1."""
         pooled = np.array(batch.lengths)
@@ -527,9 +587,9 @@ class RecordEmbedder:
         columns = (list(row.columns[name]) for name in TOKEN_COLUMNS)
         return TokenFields("tokens", *columns), states
 
-    def _run(self, texts: PackedTokens) -> ModelRun:
+    def _run(self, texts: PackedTokens, reduction: Reduction | None = None) -> ModelRun:
         """Run the model; the results are a vector [D...] or token vectors [L, D...] per text."""
-        return self.runtime.run(texts, self._reduction)
+        return self.runtime.run(texts, reduction or self._reduction)
 
     def vectors_of(self, texts: PackedTokens) -> np.ndarray:
         """Return the vectors of tokenized texts, [n, D]."""
@@ -572,6 +632,8 @@ class RecordEmbedder:
             settings["dim_last"] = True
         if self.makes_chunks:
             settings |= {"overlap": options.overlap, "at": options.at}
+        if options.on_truncate == "late-chunk":
+            settings["window_length"] = self.window_length
         return settings
 
     @property
@@ -597,6 +659,10 @@ class RecordEmbedder:
             lower=self.sentence.lower_case,
             max_characters=None if all_characters else self._max_characters,
         )
+
+    def _prepared_texts(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Return texts as they are tokenized."""
+        return RecordBatch.of(self.prepare([*map(Record, texts)])).texts
 
     @cached_property
     def _max_characters(self) -> int | None:
@@ -660,7 +726,7 @@ def _refuse_changed_texts(
     folder: ModelFolder, options: EmbedOptions, late: LateInteraction | None
 ) -> None:
     """Raise UsageError if texts would be changed for a model whose ids belong to their words."""
-    is_changed = late or options.prompt or options.on_truncate == "chunk"
+    is_changed = late or options.prompt or options.makes_chunks
     if is_changed and folder.config.extra_embeddings:
         raise UsageError(
             "this model needs an id for each word, so its texts cannot be changed",
@@ -678,6 +744,17 @@ def _run_all(runs: Sequence[ModelRun], groups: Sequence[np.ndarray]) -> ModelRun
     for run in runs:
         vectors.append((yield from run))
     return np.concatenate(vectors)[np.argsort(np.concatenate(groups))]
+
+
+def _without_texts(run: ModelRun) -> ModelRun:
+    """Execute a run whose texts are windows: its steps count tokens only."""
+    while True:
+        try:
+            step = next(run)
+        except StopIteration as end:
+            outputs: Outputs = end.value
+            return outputs
+        yield step._replace(texts=0)
 
 
 def refuse_infinite(

@@ -10,17 +10,18 @@ from itertools import accumulate, chain, repeat
 from operator import add
 from typing import Any, overload
 
-from bertcli.records.record import Record, Text
+from bertcli.records.record import Record, Text, TextWindow
 
-# Columns that are None if no record has a value: pairs, ids, extras and tokens.
-OPTIONAL_COLUMNS = (1, 2, 3, 6)
+# Columns that are None if no record has a value: pairs, ids, extras, tokens and windows.
+OPTIONAL_COLUMNS = (1, 2, 3, 6, 7)
 
 
 @dataclass(frozen=True, eq=False)
 class RecordBatch(Sequence[Record]):
     """Records as columns, in the field order of `Record`. A `Record` is created only on access.
 
-    ``pairs``, ``ids``, ``extras`` (carried fields) and ``tokens`` are None if no record has any.
+    ``pairs``, ``ids``, ``extras`` (carried fields), ``tokens`` and ``windows`` are None if no
+    record has any.
     """
 
     texts: Sequence[Text]
@@ -30,6 +31,7 @@ class RecordBatch(Sequence[Record]):
     files: Sequence[str]
     lines: Sequence[int]
     tokens: Sequence[list[int] | None] | None = None
+    windows: Sequence[TextWindow | None] | None = None
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> RecordBatch:
@@ -69,6 +71,7 @@ class RecordBatch(Sequence[Record]):
             self.files,
             self.lines,
             self.tokens,
+            self.windows,
         )
 
     @property

@@ -13,6 +13,15 @@ from bertcli.records.input import Input
 Text = str | list[str]  # a list is a text already split into words
 
 
+class TextWindow(NamedTuple):
+    """The part of a text that a model reads at once, and the characters of one chunk in it."""
+
+    text: str
+    start: int  # of the chunk
+    end: int
+    starts_long_text: bool  # True for the first chunk of a text with several windows
+
+
 class Record(NamedTuple):
     """A text or a sentence pair, with its origin."""
 
@@ -23,6 +32,7 @@ class Record(NamedTuple):
     file: str = ""
     line: int = 0
     ids: list[int] | None = None  # instead of a text, if token ids are read
+    window: TextWindow | None = None  # of a chunk that is encoded within its text
 
     @property
     def where(self) -> str:

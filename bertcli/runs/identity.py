@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,11 @@ class InputDigest:
 
     def add(self, records: Sequence[Record]) -> None:
         """Add records to the digest, as the repr of each value."""
-        for column, values in zip(self.columns, RecordBatch.of(records).columns, strict=False):
+        batch = RecordBatch.of(records)
+        columns: list[Sequence[Any] | None] = [*batch.columns[:READ_COLUMNS]]
+        if batch.windows:  # a vector depends on the text around its chunk
+            columns[-1] = [*zip(batch.extras or repeat(None), batch.windows, strict=False)]
+        for column, values in zip(self.columns, columns, strict=True):
             # Each value ends with a comma, so the digest does not depend on block boundaries.
             encoded = repr([*(values or [None] * len(records)), 0])[1:-2]
             column.update(encoded.encode())

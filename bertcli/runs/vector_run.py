@@ -414,13 +414,14 @@ class KnownVectors:
         self.rows = {digest: row for digest, row in rows.items() if row < len(vectors)}
 
     def digests(self, records: Sequence[Record]) -> list[str]:
-        """Return the digest of each record's text, pair and extra embedding ids."""
+        """Return the digest of each record's text, pair, extra embedding ids and window."""
         digests = []
         for record in RecordBatch.of(records):
             digest = self.prefix_hash.copy()
             extra = record.extra or {}
             ids = (extra.get(name) for name in self.embedder.runtime.extra_columns.id_limits)
-            text = repr((record.text, record.pair, *ids))
+            window = record.window[:3] if record.window else ()
+            text = repr((record.text, record.pair, *ids, *window))
             digest.update(text.encode(errors="surrogatepass"))
             digests.append(digest.hexdigest()[:32])
         return digests

@@ -9,7 +9,8 @@ Does not import torch.
   special tokens that a tokenizer adds around texts.
 - `run` tokenizes or decodes a whole input; `statistics` counts the tokens of a corpus or of each of
   its files.
-- `chunks` splits texts into chunks of at most N tokens, never inside a grapheme (`graphemes`).
+- `chunks` splits texts into chunks of at most N tokens, never inside a grapheme (`graphemes`);
+  `late_chunks` finds the part of a text in which a chunk is encoded.
 - `extra_columns` adds the ids of extra embeddings to each token.
 - For Python: `call` implements the arguments of a transformers tokenizer call, `encoding` maps
   tokens to characters and words.

@@ -40,8 +40,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertcli.errors import InputError, OutputError, UsageError, option
@@ -49,7 +50,7 @@ from bertcli.formats.registry import LINES, TXT, WHOLE_FILE
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader
-from bertcli.records.record import Record, row_of
+from bertcli.records.record import Record, TextWindow, row_of
 from bertcli.tokenizing.batch import CHUNK_FIELDS, Layout
 from bertcli.tokenizing.graphemes import divides
 from bertcli.tokenizing.run import ReaderRun
@@ -181,6 +182,10 @@ def token_starts(text: str, core: Core, enough: float) -> Sequence[int]:
         read += len(piece)
     starts.append(read)
     return starts
+
+
+# Returns the window of each chunk of a text.
+FindWindows = Callable[[Sequence[Chunk]], Sequence[TextWindow | None]]
 
 
 class Chunker:
@@ -422,18 +427,30 @@ class ChunkRun(ReaderRun):
 
 
 def chunk_records(
-    chunker: Chunker, reader: Reader, records: Sequence[Record], first: int
+    chunker: Chunker,
+    reader: Reader,
+    records: Sequence[Record],
+    first: int,
+    find_windows: FindWindows | None = None,
 ) -> Iterator[RecordBatch]:
     """Yield the chunks of texts as records, with the fields that locate them in the texts.
 
     A text without an id gets its index in the run; ``first`` is the index of the first record.
+    ``find_windows`` finds the window that each chunk of a text is encoded in; by default, a chunk
+    is encoded alone.
     """
     source = reader.source
     chunk_rows = []
-    for chunk in chunker.chunks(records, reader.skip, first):
-        record = _record_of(chunk, source)
-        fields = chunk.location | (record.extra or {})
-        if source.kept_text:
-            fields[source.kept_text] = chunk.text
-        chunk_rows.append(record._replace(text=chunk.text, extra=fields))
+    chunks = chunker.chunks(records, reader.skip, first)
+    for _, group in groupby(chunks, attrgetter("sample")):
+        chunks_of_text = [*group]
+        windows: Sequence[TextWindow | None] = [None] * len(chunks_of_text)
+        if find_windows:
+            windows = find_windows(chunks_of_text)
+        for chunk, window in zip(chunks_of_text, windows, strict=True):
+            record = _record_of(chunk, source)
+            fields = chunk.location | (record.extra or {})
+            if source.kept_text:
+                fields[source.kept_text] = chunk.text
+            chunk_rows.append(record._replace(text=chunk.text, extra=fields, window=window))
     yield RecordBatch.of(chunk_rows)

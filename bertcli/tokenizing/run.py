@@ -53,7 +53,7 @@ class TokenCounts:
     tokens: int = 0
     truncated: int = 0  # records that lost tokens
     cut: int = 0  # tokens that they lost
-    too_long: int = 0  # records longer than the model's limit, not truncated
+    too_long: int = 0  # texts longer than the model's limit, not truncated
     longest: int = 0
     literals: int = 0  # special tokens written in the text
     empty: int = 0  # texts without a character
@@ -76,7 +76,9 @@ class TokenCounts:
         if pairs is not None:
             texts = [text or pair or "" for text, pair in zip(texts, pairs, strict=True)]
         self.empty += len(texts) - sum(map(bool, texts))
-        if limit is not None and self.longest > limit:
+        if windows := batch.records.windows:
+            self.too_long += sum(bool(window and window.starts_long_text) for window in windows)
+        elif limit is not None and self.longest > limit:
             self.too_long += sum(map(limit.__lt__, batch.lengths))
 
     def truncation(self, limit: int | None, texts: str = "texts") -> str:
@@ -87,6 +89,13 @@ class TokenCounts:
             f"{self.truncated:,} of {self.records:,} {texts} truncated to {limit} tokens "
             f"({self.cut:,} dropped)"
         )
+
+    def several_windows(self, limit: int) -> str:
+        """Return "1 text is longer than 512 tokens: encoded in several windows", or ""."""
+        if not self.too_long:
+            return ""
+        texts = counted(self.too_long, "text is", "texts are")
+        return f"{texts} longer than {limit} tokens: encoded in several windows"
 
     def emptiness(self) -> str:
         """Return the number of empty texts as a message, or "" if there are none."""

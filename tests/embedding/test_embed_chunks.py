@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("usual_engine")
 CHUNKS = ("--max-length", 12, "--overlap", 3, "--at", "sentence")
 EMBED = ("embed", "-q", "-m", TINY, "--device", "cpu", "--threads", 1)
 CHUNKED = (*EMBED, *CHUNKS, "--on-truncate", "chunk")
+LATE = (*EMBED, *CHUNKS, "--on-truncate", "late-chunk")
 PLACE = ("id", "chunk", "start", "end")
 
 
@@ -49,13 +50,14 @@ def test_it_is_chunk_and_embed_to_the_last_bit(docs):
     assert list(rows[0]) == ["id", "embedding", "n_tokens", "chunk", "start", "end", "tag"]
 
 
-def test_every_format_has_the_place_of_every_row(docs, tmp_path):
-    expected = good(*CHUNKED, "-i", docs, "-f", "jsonl").rows
+@pytest.mark.parametrize("chunked", [CHUNKED, LATE], ids=["chunk", "late"])
+def test_every_format_has_the_place_of_every_row(docs, tmp_path, chunked):
+    expected = good(*chunked, "-i", docs, "-f", "jsonl").rows
     vectors = np.array([row["embedding"] for row in expected], np.float32)
     places = [{name: row[name] for name in PLACE} for row in expected]
     for form in ("npy", "npz", "safetensors", "jsonl", "csv", "parquet"):
         out = tmp_path / f"out.{form}"
-        good(*CHUNKED, "-i", docs, "-o", out)
+        good(*chunked, "-i", docs, "-o", out)
         if form in ("npy", "npz", "safetensors"):
             index = Path(f"{out}.index.jsonl").read_text().splitlines()
             found = [json.loads(line) for line in index]

@@ -81,6 +81,7 @@ def test_killed_before_it_replaced_anything(tmp_path, texts, whole):
         (1, "npy", "--precision int8"),
         (1, "npy", "--token-vectors"),
         (1, "npy", "--on-truncate chunk --max-length 8 --overlap 2"),
+        (1, "jsonl", "--on-truncate late-chunk --max-length 8 --overlap 2 --stride 9"),
         (2, "npy", "--update"),
         (1, "npy", "--skip-empty"),
     ],

@@ -186,10 +186,15 @@ def edited(random, documents):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "npy"])
-def test_chunks_have_the_bytes_of_a_run_from_nothing_after_any_edits(tmp_path, ran, form, seed):
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [("jsonl", "chunk"), ("parquet", "chunk"), ("npy", "chunk"), ("npy", "late-chunk")],
+)
+def test_chunks_have_the_bytes_of_a_run_from_nothing_after_any_edits(
+    tmp_path, ran, form, mode, seed
+):
     random, texts = Random(seed), tmp_path / "in.jsonl"
-    chunked = ("--on-truncate", "chunk", "--max-length", 12, "--overlap", 3, "--at", "sentence")
+    chunked = ("--on-truncate", mode, "--max-length", 12, "--overlap", 3, "--at", "sentence")
     argv = (*SET, *chunked, "-i", texts)
     if form != "npy":
         argv = (*argv, "--keep-fields")

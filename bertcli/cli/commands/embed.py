@@ -104,7 +104,8 @@ class LengthOptions(OptionGroup, panel=LAYOUT, record_class=EmbedOptions):
     )
     on_truncate = option(
         "Handling of longer texts. window: encode the whole text in overlapping windows. "
-        "chunk: one vector per chunk, as in `bertcli chunk`.",
+        "chunk: one vector per chunk, as in `bertcli chunk`. late-chunk: the same, but each chunk "
+        "is encoded within its text (late chunking).",
         envvar="BERTCLI_ON_TRUNCATE",
     )
     stride = number("Tokens shared by neighbouring windows.", low=0)
@@ -202,6 +203,8 @@ def embed(
     if options.on_truncate == "warn":
         advice = "; --on-truncate window encodes all of the text"
         console.warn_truncated(tally, embedder.max_length, advice)
+    if options.on_truncate == "late-chunk":
+        console.note(tally.several_windows(embedder.window_length))
     console.warn_special_tokens(tally)
     console.note_empty(tally)
     if options.pooling == "auto" and not sentence.found_in and not console.verbose:
@@ -243,7 +246,7 @@ def _reserved_fields(options: EmbedOptions) -> frozenset[str]:
     names = SEVERAL_VECTORS_FIELDS if options.per_token else VECTOR_FIELDS
     if options.sparse:
         names = TERM_FIELDS
-    return frozenset(names) | frozenset(CHUNK_FIELDS if options.on_truncate == "chunk" else ())
+    return frozenset(names) | frozenset(CHUNK_FIELDS if options.makes_chunks else ())
 
 
 def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":

@@ -47,6 +47,8 @@ class Rule(NamedTuple):
         return f"{self.option} {self.relation.value} {others}"
 
 
+CHUNK_MODES = ("--on-truncate chunk", "--on-truncate late-chunk")
+
 RULES = (
     Rule("--resume", EXCLUDES, ("--overwrite",)),
     Rule("--extra", EXCLUDES, ("--frozen",)),
@@ -125,11 +127,9 @@ RULES = (
     Rule(
         "--no-manifest", EXCLUDES, ("--engine ray",), "its manifests record which shards are done"
     ),
-    Rule(
-        "--on-truncate chunk",
-        EXCLUDES,
-        ("--engine ray",),
-        "use bertcli chunk, and embed the chunks",
+    *(
+        Rule(mode, EXCLUDES, ("--engine ray",), "use bertcli chunk, and embed the chunks")
+        for mode in CHUNK_MODES
     ),
     Rule("--ragged", EXCLUDES, ("--padding",)),
     Rule("--pair", REQUIRES, ("--attention",)),
@@ -140,14 +140,17 @@ RULES = (
     Rule("--keep-fields", UNUSED_WITH, ("--stats",)),
     Rule("--id-field", UNUSED_WITH, ("--stats",)),
     Rule("--stride", UNUSED_WITHOUT, ("--overflowing",)),
-    Rule("--stride", UNUSED_WITHOUT, ("--on-truncate window",)),
-    Rule("--overlap", UNUSED_WITHOUT, ("--on-truncate chunk",)),
+    Rule("--stride", UNUSED_WITHOUT, ("--on-truncate window", "--on-truncate late-chunk")),
+    Rule("--overlap", UNUSED_WITHOUT, CHUNK_MODES),
     Rule("--dtype int8", EXCLUDES, ("--to onnx",), "OpenVINO runs 8-bit graphs: use --to openvino"),
-    Rule(
-        "--on-truncate chunk",
-        EXCLUDES,
-        ("--pair", "--pairs", "--pre-split"),
-        "chunks are made of single texts, in their original characters",
+    *(
+        Rule(
+            mode,
+            EXCLUDES,
+            ("--pair", "--pairs", "--pre-split"),
+            "chunks are made of single texts, in their original characters",
+        )
+        for mode in CHUNK_MODES
     ),
 )
 # Parameter names of positional arguments, by metavar.
