@@ -113,13 +113,14 @@ def search(
 
     ``queries`` is a text, or an iterable of texts. Without a ``corpus``, ``vectors`` or ``index``
     is searched. ``options`` are those of `bertcli similar` (``top_k``, ``threshold``, ``hybrid``,
-    ``vectors``, ``index`` ...), those of `bertcli embed` that affect vectors, and options for
-    reading the corpus. ``rerank`` is a cross-encoder that reorders the best ``rerank_top`` hits.
+    ``explain``, ``vectors``, ``index`` ...), those of `bertcli embed` that affect vectors, and
+    options for reading the corpus. ``rerank`` is a cross-encoder that reorders the best
+    ``rerank_top`` hits.
     """
     from bertcli.embedding.options import EmbedOptions
     from bertcli.records.input import Input
     from bertcli.records.reader import GivenTexts
-    from bertcli.retrieval.search import HIT_FIELDS, Search, SearchOptions, answers
+    from bertcli.retrieval.search import Search, SearchOptions, answers, hit_fields
 
     chosen = group_options(
         options,
@@ -148,13 +149,16 @@ def search(
     reader = None
     has_whole_files = False
     if corpus is not None:
-        reader = records_of(corpus, chosen["reading"], reserved=HIT_FIELDS)
+        reserved = hit_fields(explain=settings.explain)
+        reader = records_of(corpus, chosen["reading"], reserved=reserved)
         has_whole_files = WHOLE_FILE in map(reader.format_of, reader.source.paths)
     embed_options = options_from(EmbedOptions, {"parallel": True} | chosen["vectors"])
     if has_whole_files and not (embed_options.has_several_rows or embed_options.makes_chunks):
         embed_options = replace(embed_options, on_truncate="chunk", at="paragraph")
     reranker = None
     if rerank is not None:
+        if settings.explain:
+            raise UsageError(f"{option('explain')} cannot be combined with {option('rerank')}")
         reranker = _open_reranker(rerank, settings, {**chosen["model"], "revision": None})
         settings = replace(settings, top_k=max(settings.top_k, rerank_top), threshold=None)
     folder = _open_model(chosen["model"], files_for(embed_options.dtype))

@@ -32,6 +32,12 @@ def _weighted_mean(tokens: Any, skip: int) -> Any:
     return (tokens * positions).sum(1) / positions.sum(1)
 
 
+def _weights_by_position(length: int, skip: int) -> np.ndarray:
+    """Return the weights of `_weighted_mean`, [L - skip]."""
+    positions = np.arange(skip, length) + 1.0
+    return positions / positions.sum()
+
+
 # tokens [B, L - skip, ..., D], number of skipped tokens before them -> [B, ..., D]
 POOLING_FUNCTIONS: Mapping[str, Callable[[Any, int], Any]] = {
     "cls": lambda tokens, skip: tokens[:, 0],
@@ -42,6 +48,13 @@ POOLING_FUNCTIONS: Mapping[str, Callable[[Any, int], Any]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": lambda tokens, skip: tokens[:, -1],
 }
+# Poolings that are weighted sums of the tokens: L, skip -> the weights of tokens [L - skip].
+TOKEN_WEIGHTS: Mapping[str, Callable[[int, int], np.ndarray]] = {
+    "mean": lambda length, skip: np.full(length - skip, 1 / (length - skip)),
+    "mean_sqrt_len": lambda length, skip: np.full(length - skip, (length - skip) ** -0.5),
+    "weightedmean": _weights_by_position,
+}
+SHORTEST = 1e-12  # shorter vectors are not normalized
 
 
 @dataclass(frozen=True)
@@ -128,7 +141,7 @@ def truncate_and_normalize(
     if not normalize:
         return vectors
     lengths = np.sqrt(np.square(vectors).sum(-1, keepdims=True))
-    return vectors / np.maximum(lengths, np.float32(1e-12))
+    return vectors / np.maximum(lengths, np.float32(SHORTEST))
 
 
 # --- vectors of records ---
@@ -150,6 +163,12 @@ class TokenFields(NamedTuple):
         """Return the output fields; with ``pair``, include the sequence ids."""
         fields: dict[str, Any] = {self.name: self.texts, "offsets": self.offsets}
         return fields | ({"sequence_ids": self.sequences} if pair else {})
+
+    def after(self, skipped: int) -> TokenFields:
+        """Return the tokens after the first ``skipped`` ones."""
+        return TokenFields(
+            self.name, self.texts[skipped:], self.offsets[skipped:], self.sequences[skipped:]
+        )
 
 
 def words_with_tokens(encoded: Encoded) -> tuple[TokenFields, list[slice]]:

@@ -303,7 +303,7 @@ class RecordEmbedder:
             columns += TOKEN_COLUMNS
         if self.options.word_vectors:
             columns.append("word_ids")
-        if self.options.per_token or (has_windows and self._prompt_tokens):
+        if self.options.per_token or (has_windows and self.unpooled_prompt_tokens):
             columns.append(POSITIONS)
         return Layout(
             columns=tuple(dict.fromkeys(columns)),
@@ -419,9 +419,9 @@ class RecordEmbedder:
         These are [CLS] and the prompt tokens in the window; in a window without prompt tokens,
         [CLS] is pooled. None if no text has several windows or no prompt is left out.
         """
-        if not self._prompt_tokens or len(batch.windows_per_record) == len(batch):
+        if not self.unpooled_prompt_tokens or len(batch.windows_per_record) == len(batch):
             return None
-        is_prompt = np.asarray(batch.columns[POSITIONS]) < self._prompt_tokens
+        is_prompt = np.asarray(batch.columns[POSITIONS]) < self.unpooled_prompt_tokens
         prompt_tokens_before = np.concatenate([[0], np.cumsum(is_prompt)])
         offsets = np.asarray(batch.offsets)
         unpooled = prompt_tokens_before[offsets[1:]] - prompt_tokens_before[offsets[:-1]]
@@ -692,10 +692,10 @@ class RecordEmbedder:
     @cached_property
     def _reduction(self) -> Reduction:
         """The reduction of the states of each text: term weights, or a pooling."""
-        return self.terms or Pooling(self.options.modes, self._prompt_tokens)
+        return self.terms or Pooling(self.options.modes, self.unpooled_prompt_tokens)
 
     @cached_property
-    def _prompt_tokens(self) -> int:
+    def unpooled_prompt_tokens(self) -> int:
         """The number of leading tokens of a text that are not pooled: [CLS] and the prompt.
 
         0 if the prompt is pooled. Source: sentence-transformers 6.2, prompt_length.

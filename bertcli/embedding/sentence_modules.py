@@ -1,10 +1,11 @@
 """The modules after the pooling of a sentence model (Dense, Normalize, LayerNorm), in NumPy.
 
 Each module takes token or text vectors [..., D]. The result for a vector is bit-identical whatever
-other vectors are in the array. `options` reads which modules a folder has; `write_sentence_files`
-writes the files of a sentence model that sentence-transformers can read. Source:
-sentence-transformers 6.2, Dense, Normalize, LayerNorm; activations are the classes of torch.nn with
-their default arguments.
+other vectors are in the array. `divide` does the same for a vector that is the sum of the
+contributions of its tokens, [L, D] in float64. `options` reads which modules a folder has;
+`write_sentence_files` writes the files of a sentence model that sentence-transformers can read.
+Source: sentence-transformers 6.2, Dense, Normalize, LayerNorm; activations are the classes of
+torch.nn with their default arguments.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from bertcli.embedding.options import (
     EmbedOptions,
     SentenceSettings,
 )
-from bertcli.embedding.pooling import truncate_and_normalize
-from bertcli.errors import ModelError, option
+from bertcli.embedding.pooling import SHORTEST, truncate_and_normalize
+from bertcli.errors import ModelError, UsageError, option
 from bertcli.formats.safetensors import write_arrays
 from bertcli.io.typed_json import DOWNLOAD_AGAIN, read_object, write_json
 from bertcli.model_folder.files import SentenceModule, WeightFiles
@@ -34,6 +35,7 @@ from bertcli.models.activations import TORCH_CLASSES, array_function
 
 MODULE_CONFIG = "config.json"  # of a module, beside its weights
 LAYER_NORM_EPSILON = 1e-5  # default of torch.nn.LayerNorm
+LINEAR = "Identity"  # activation of a linear layer
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -51,7 +53,7 @@ class Dense:
 
     weight: np.ndarray  # [out, in]
     bias: np.ndarray | None = None  # [out]
-    activation: str = "Identity"
+    activation: str = LINEAR
     residual: np.ndarray | None = None  # [out, in], added after the activation
     kind = "Dense"
 
@@ -64,6 +66,27 @@ class Dense:
         if self.residual is not None:
             outputs = outputs + _stable_product(vectors, self.residual)
         return np.asarray(outputs, np.float32)
+
+    def refuse_activation(self) -> None:
+        """Raise UsageError for an activation, which is not linear."""
+        if self.activation != LINEAR:
+            raise UsageError(
+                f"{option('explain')} needs vectors that are sums over tokens, and this model has "
+                f"a {self.kind} module with {self.activation}",
+                f"{option('token_vectors')} compares token by token",
+            )
+
+    def divide(self, contributions: np.ndarray) -> np.ndarray:
+        """Return the contributions to the output [L, out] for those to the input [L, in].
+
+        The layer has no activation; its bias is shared equally.
+        """
+        outputs = contributions @ self.weight.T.astype(np.float64)
+        if self.bias is not None:
+            outputs += self.bias / len(contributions)
+        if self.residual is not None:
+            outputs += contributions @ self.residual.T.astype(np.float64)
+        return outputs
 
 
 def _stable_product(vectors: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -84,6 +107,10 @@ class UnitLength:
         """Return the vectors scaled to length 1."""
         return truncate_and_normalize(vectors, normalize=True)
 
+    def divide(self, contributions: np.ndarray) -> np.ndarray:
+        """Return the contributions to the output for those to the input, [L, D]."""
+        return contributions / max(float(np.linalg.norm(contributions.sum(0))), SHORTEST)
+
 
 @dataclass(frozen=True)
 class VectorNorm:
@@ -99,6 +126,16 @@ class VectorNorm:
         variance = np.square(centred).mean(-1, keepdims=True)
         scaled = centred / np.sqrt(variance + np.float32(LAYER_NORM_EPSILON))
         return np.asarray(scaled * self.weight + self.bias, np.float32)
+
+    def divide(self, contributions: np.ndarray) -> np.ndarray:
+        """Return the contributions to the output for those to the input, [L, D].
+
+        The deviation is that of their sum, so the rest is linear.
+        """
+        centred = contributions - contributions.mean(-1, keepdims=True)
+        variance = np.square(centred.sum(0)).mean()
+        scaled = centred / np.sqrt(variance + LAYER_NORM_EPSILON)
+        return scaled * self.weight + self.bias / len(contributions)
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

@@ -54,7 +54,13 @@ class StaticTable(Engine):
             structure=BERT,  # with it, keywords are fields, not keys of config.json
         )
 
-    def _vectors(self, ids: np.ndarray) -> np.ndarray:
+    def is_counted(self, ids: np.ndarray) -> np.ndarray:
+        """Return True for each token that is part of the mean of a text, bool [n]."""
+        if self.omitted_id is None:
+            return np.ones(len(ids), bool)
+        return np.asarray(ids != self.omitted_id)
+
+    def token_vectors(self, ids: np.ndarray) -> np.ndarray:
         """Return the vector of each token [n, D]."""
         rows = ids if self.mapping is None else self.mapping[ids]
         vectors = np.asarray(np.take(self.rows, rows, 0), np.float32)
@@ -70,10 +76,9 @@ class StaticTable(Engine):
         vectors = np.zeros((len(batch), self.config.hidden_size), np.float32)
         for vector, (start, end) in zip(vectors, pairwise(batch.offsets.tolist()), strict=True):
             ids = batch.ids[start:end]
-            if self.omitted_id is not None:
-                ids = ids[ids != self.omitted_id]
+            ids = ids[self.is_counted(ids)]
             for step in range(0, len(ids), TOKENS_PER_SUM):
-                vector += np.add.reduce(self._vectors(ids[step : step + TOKENS_PER_SUM]), 0)
+                vector += np.add.reduce(self.token_vectors(ids[step : step + TOKENS_PER_SUM]), 0)
             vector /= max(len(ids), 1)
         return lambda: vectors
 

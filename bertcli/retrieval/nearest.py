@@ -16,14 +16,14 @@ come from a file, or from an embedder while it computes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertcli.embedding.sentence_modules import unit_vectors
-from bertcli.errors import InputError
+from bertcli.errors import InputError, option
 from bertcli.formats.vector_files import SAME_MODEL, Array
 from bertcli.records.record import Record
 
@@ -45,6 +45,7 @@ class Match(NamedTuple):
     # Ranks in the searches that were fused, and the score before reranking.
     ranks: Mapping[str, float | int | None] = {}
     record: Record = NO_TEXT
+    explanation: Mapping[str, Any] = {}  # the tokens of the text, with their shares of the score
 
     @property
     def id(self) -> Any:
@@ -56,7 +57,17 @@ class Match(NamedTuple):
         row = {"row": self.row, "id": self.id, "score": self.score, **self.ranks}
         if self.record.text is not None:
             row["text"] = self.record.text
-        return row | (self.record.extra or {})
+        return {**row, **(self.record.extra or {}), **self.explanation}
+
+
+def refuse_without_text(matches: Iterable[Match], option_name: str) -> None:
+    """Raise InputError for a match without a text, which an option needs."""
+    for match in matches:
+        if match.record.text is None:
+            raise InputError(
+                f"row {match.row} has no text, and {option(option_name)} reads texts",
+                f"give {option('corpus')}, or vectors of bertcli embed --keep-fields",
+            )
 
 
 class BestRows:

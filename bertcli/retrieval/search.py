@@ -30,7 +30,7 @@ from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.record_embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, RecordEmbedder
 from bertcli.embedding.sentence_modules import describe_modules, read_modules, unit_vectors
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import LOG, InputError, counted, option
+from bertcli.errors import LOG, InputError, UsageError, counted, option
 from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import numbered_lines, object_in, value_of
 from bertcli.formats.registry import FORMATS, Holds
@@ -69,6 +69,7 @@ from bertcli.records.batch import record_windows
 from bertcli.records.input import Input
 from bertcli.records.reader import Reader, refuse_pipes
 from bertcli.records.record import Record, Text, is_empty, row_of
+from bertcli.retrieval.explain import EXPLANATION_FIELDS, Explainer
 from bertcli.retrieval.index_update import IndexUpdate, refuse_other_options
 from bertcli.retrieval.lexical import DEPTH, RANK_CONSTANT, Bm25, IndexFile, fuse
 from bertcli.retrieval.nearest import (
@@ -175,6 +176,15 @@ class SearchOptions:
     lexical: bool = False  # True: search an index by terms only
     rank_constant: float = RANK_CONSTANT  # of reciprocal rank fusion (hybrid)
     lexical_weight: float = 1.0  # weight of lexical ranks; dense ranks have weight 1
+    explain: bool = False  # True: add tokens with their shares of the score to hits
+
+    def __post_init__(self) -> None:
+        for name in ("hybrid", "lexical"):
+            if self.explain and getattr(self, name):
+                raise UsageError(
+                    f"{option('explain')} cannot be combined with {option(name, True)}",
+                    "it divides the scores of a search by vectors",
+                )
 
 
 class Answer(NamedTuple):
@@ -210,6 +220,7 @@ class Search:
     temporary: TemporaryVectors | None = None  # vectors of the corpus if not stored
     index: SearchIndex | None = None  # the open index, if there is one
     rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # default: unchanged
+    explainer: Explainer | None = None
     query_tally: TokenCounts = field(default_factory=TokenCounts, init=False)
 
     @classmethod
@@ -223,8 +234,10 @@ class Search:
         """Load the model and open the stored vectors or index.
 
         Raises InputError if they were made by another model, or do not exist and ``reader`` is
-        None.
+        None; UsageError for ``explain`` if scores are not sums over tokens.
         """
+        if options.explain and compute.sparse:
+            raise UsageError(f"{option('explain')} cannot be combined with {option('sparse')}")
         path = str(options.vectors)
         index = None
         if options.index is not None:
@@ -272,7 +285,12 @@ class Search:
             query_embedder = RecordEmbedder.open(folder, query_options)
         embedder = embedder.with_prompt(DOCUMENT_PROMPTS, options.corpus_prompt)
         return cls(
-            embedder, options, reader and embedder.divide_texts(reader), query_embedder, index=index
+            embedder,
+            options,
+            reader and embedder.divide_texts(reader),
+            query_embedder,
+            index=index,
+            explainer=Explainer(embedder) if options.explain else None,
         )
 
     @property
@@ -381,7 +399,17 @@ class Search:
                 for answer in answers:
                     # None, a row without a stored text, is not an empty text.
                     answer.hits[:] = [hit for hit in answer.hits if str(hit.record.text).strip()]
-            yield answers
+            yield self.explained(answers, nearest)
+
+    def explained(self, answers: list[Answer], nearest: Collector) -> list[Answer]:
+        """Return answers with the shares of tokens in the scores, if requested."""
+        if self.explainer is None or isinstance(nearest, TermProducts):
+            return answers
+        hits_of_queries = self.explainer.explain([answer.hits for answer in answers], nearest)
+        return [
+            answer._replace(hits=hits)
+            for answer, hits in zip(answers, hits_of_queries, strict=True)
+        ]
 
     def empty_rows(self, records: Iterable[Record], first_row: int) -> list[int]:
         """Return the rows of empty texts to exclude from hits; records start at ``first_row``."""
@@ -609,7 +637,8 @@ class PassingSearch(EmbedRun):
 
     def answers(self) -> list[Answer]:
         """Return the answers, after the run has been executed."""
-        return answers_of(self.queries, self.nearest.matches(), self.texts)
+        answers = answers_of(self.queries, self.nearest.matches(), self.texts)
+        return self.search.explained(answers, self.nearest)
 
     def _add_block(self, block: EmbeddedBlock) -> None:
         """Add a block, and keep only the texts of the rows that are nearest so far."""
@@ -679,6 +708,11 @@ STORED_FIELDS = HIT_FIELDS | {
     DIGEST,
 }
 RECORD_FIELDS = ("id", "text")  # those of `STORED_FIELDS` that are parts of a record
+
+
+def hit_fields(*, explain: bool) -> frozenset[str]:
+    """Return the fields of hits that no carried field may be called."""
+    return HIT_FIELDS | EXPLANATION_FIELDS if explain else HIT_FIELDS
 
 
 class CorpusTexts:

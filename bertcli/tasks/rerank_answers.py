@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from bertcli.errors import InputError, option
 from bertcli.formats.tables import rounded
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts
-from bertcli.retrieval.nearest import Match
+from bertcli.retrieval.nearest import Match, refuse_without_text
 from bertcli.retrieval.search import Answer
 from bertcli.tasks.rerank import Reranker
 from bertcli.tokenizing.run import TokenCounts
@@ -40,13 +39,8 @@ class AnswerReranker:
 
     def _best(self, answer: Answer) -> list[Match]:
         """Return the best hits of a query. Raises InputError for hits without a text."""
+        refuse_without_text(answer.hits, "rerank")
         records = [hit.record for hit in answer.hits]
-        for hit in answer.hits:
-            if hit.record.text is None:
-                raise InputError(
-                    f"row {hit.row} has no text, and {option('rerank')} reads texts",
-                    f"give {option('corpus')}, or vectors of bertcli embed --keep-fields",
-                )
         query = str(answer.query.text)
         stream = replace(self.reranker, query=query).stream(GivenTexts(records, Input()))
         hits = []

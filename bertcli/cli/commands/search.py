@@ -167,14 +167,15 @@ class CorpusOptions(OptionGroup, panel=INPUT, record_class=Input):
         if "-" in (self.corpus or ()) and "-" in queries:
             raise UsageError("queries and the corpus cannot both be read from stdin")
 
-    def reader(self) -> Reader | None:
+    def reader(self, *, explain: bool) -> Reader | None:
         """Return the reader of the texts; None without --corpus."""
         if not self.corpus:
             return None
-        from bertcli.retrieval.search import HIT_FIELDS
+        from bertcli.retrieval.search import hit_fields
 
         skip_empty = bool(self.skip_empty)
-        return reader_of(self, files=self.corpus, skip_empty=skip_empty, reserved=HIT_FIELDS)
+        reserved = hit_fields(explain=explain)
+        return reader_of(self, files=self.corpus, skip_empty=skip_empty, reserved=reserved)
 
     def inputs(self, queries: Reader, corpus_reader: Reader | None) -> list[str]:
         """Return the files that a search reads: of queries, texts, vectors and the index."""
@@ -220,6 +221,10 @@ class ScoreOptions(OptionGroup, panel="Scores"):
     token_vectors = flag(
         "MaxSim of token vectors (ColBERT): the best match of each query token, summed."
     )
+    explain = flag(
+        "Add the tokens of each result with their shares of the score, which add up to it; a table "
+        "colors the text by them."
+    )
     rerank = option(
         "Sort the best --rerank-top results by this cross-encoder, as bertcli rerank does; "
         "`retrieval_score` is their score before.",
@@ -256,6 +261,7 @@ def similar(
     $ bertcli similar 'what did we decide?' --corpus notes/
     $ bertcli similar -i queries.txt --corpus reviews.txt --vectors reviews.npy
     $ bertcli similar 'order 4711' --corpus reviews.txt --hybrid
+    $ bertcli similar 'late delivery' --corpus reviews.txt --explain
     $ bertcli similar 'what did we decide?' --corpus notes/ --index notes.index
     """
     file_format = output.resolve_format(default=JSONL if query.mine else "")
@@ -263,7 +269,7 @@ def similar(
     is_typed = query.is_typed and file_format == "table" and output.on_terminal
     queries = Reader(Input()) if is_typed else query.reader()
     corpus.check(("-",) if is_typed else queries.source.paths)
-    corpus_reader = corpus.reader()
+    corpus_reader = corpus.reader(explain=score.explain)
     folder = model.folder(files_for(compute.dtype))
     models = [model, *score.cross_encoders(model)]
     from bertcli.embedding.options import EmbedOptions

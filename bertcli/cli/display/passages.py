@@ -1,6 +1,7 @@
 """Select the passage of a long text that best matches a query, with matching words in bold.
 
     passage("... We ship the release in March. ...", "when do we ship?", 160)
+    explained_passage(text, explanation, 320)       # tokens coloured by their shares of the score
 
 Query words that are rare in the text weigh most. A text without any of them is represented by its
 beginning.
@@ -11,15 +12,29 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from rich.text import Text
+
+from bertcli.errors import counted
 
 WORD = re.compile(r"\w+")
 SENTENCE_START = re.compile(r"(?<=[.!?])\s+(?=\S)|\s+(?=#)")
 MIN_PREFIX = 4  # minimum letters of a query word that also matches longer words of the text
 MAX_LEAD = 0.3  # maximum share of the passage before the first matching word
 ELLIPSIS = "…"
+# Least share of a token, relative to the largest, and the style of its characters.
+SHARE_STYLES = (
+    (0.75, "bold white on color(22)"),
+    (0.5, "black on color(71)"),
+    (0.25, "black on color(151)"),
+    (-0.25, ""),
+    (-0.5, "black on color(224)"),
+    (float("-inf"), "black on color(210)"),
+)
+LEAST_MATCH = 0.25  # share, relative to the largest, of tokens around which a passage is selected
+MAX_SHARES = 8  # words whose shares are written out
 
 
 class WordMatch(NamedTuple):
@@ -34,18 +49,83 @@ def passage(text: str, query: str, length: int) -> Text:
     """Return at most ``length`` characters around the matching words, on one line."""
     text = " ".join(text.split())
     matches = word_matches(text, query)
+    drawn, shift = cut_passage(text, matches, length)
+    for match in matches:
+        stylize(drawn, "bold", match.start + shift, match.stop + shift)
+    return drawn
+
+
+def cut_passage(text: str, matches: list[WordMatch], length: int) -> tuple[Text, int]:
+    """Return the best passage, and what to add to an offset in the text to find it there."""
     start = 0
     stop = len(text)
     if len(text) > length:
         start, stop = passage_bounds(text, matches, length)
     before = ELLIPSIS if start else ""
     after = ELLIPSIS if stop < len(text) else ""
-    drawn = Text(f"{before}{text[start:stop]}{after}")
-    for match in matches:
-        if start <= match.start and match.stop <= stop:
-            offset = len(before) - start
-            drawn.stylize("bold", match.start + offset, match.stop + offset)
-    return drawn
+    return Text(f"{before}{text[start:stop]}{after}"), len(before) - start
+
+
+def stylize(drawn: Text, style: str, start: int, stop: int) -> None:
+    """Add a style to characters of a passage, if it has them all."""
+    is_cut = drawn.plain.endswith(ELLIPSIS)
+    if int(drawn.plain.startswith(ELLIPSIS)) <= start and stop <= len(drawn) - int(is_cut):
+        drawn.stylize(style, start, stop)
+
+
+def explained_passage(text: str, explanation: Mapping[str, Any], length: int) -> Text:
+    """Return the passage with the largest shares, coloured by them, above the largest shares.
+
+    ``explanation`` has the tokens (or words), offsets and shares of a hit.
+    """
+    collapsed, positions = collapse(text)
+    tokens = explanation.get("tokens") or explanation.get("words") or []
+    shares = explanation["shares"]
+    largest = max(map(abs, shares), default=0) or 1
+    matches = []
+    spans = []
+    shares_of_words: Counter[str] = Counter()
+    sequences = explanation.get("sequence_ids") or [0] * len(tokens)
+    for token, (start, stop), share, sequence in zip(
+        tokens, explanation["offsets"], shares, sequences, strict=True
+    ):
+        is_in_text = stop > start and sequence == 0
+        word = text[start:stop].strip() if is_in_text else token
+        shares_of_words[word or token] += share
+        if is_in_text:
+            span = positions[start], positions[stop]
+            spans.append((span, share / largest))
+            if share >= LEAST_MATCH * largest:
+                matches.append(WordMatch(*span, word))
+    drawn, shift = cut_passage(collapsed, matches, length)
+    for (start, stop), share in spans:
+        style = next(style for least, style in SHARE_STYLES if share >= least)
+        stylize(drawn, style, start + shift, stop + shift)
+    return drawn.append(f"\n{largest_shares(shares_of_words)}", "dim")
+
+
+def largest_shares(shares: Mapping[str, float]) -> str:
+    """Return the words with the largest shares, and the sum of the others."""
+    ranked = sorted(shares, key=lambda word: -abs(shares[word]))
+    items = [f"{word}={shares[word]:.3g}" for word in ranked[:MAX_SHARES]]
+    if others := ranked[MAX_SHARES:]:
+        total = sum(shares[word] for word in others)
+        items.append(f"{counted(len(others), 'other')}={total:.3g}")
+    return "  ".join(items)
+
+
+def collapse(text: str) -> tuple[str, list[int]]:
+    """Return a text with each white space as one blank, and the new offset of each old one."""
+    characters: list[str] = []
+    positions = []
+    for character in text:
+        positions.append(len(characters))
+        if not character.isspace():
+            characters.append(character)
+        elif characters and characters[-1] != " ":
+            characters.append(" ")
+    positions.append(len(characters))
+    return "".join(characters), positions
 
 
 def word_matches(text: str, query: str) -> list[WordMatch]:

@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from bertcli.cli.display.passages import passage
+from bertcli.cli.display.passages import explained_passage, passage
 from bertcli.errors import counted
 from bertcli.formats.tables import fields_of, without_headers
 from bertcli.formats.writers import open_output
@@ -86,6 +86,7 @@ NAME_COLUMNS = ("id", "file", "model")  # columns that users copy: not folded if
 UNGROUPED = ("id", "line", "input_ids")  # numeric columns without thousands separators
 MIN_TEXT_WIDTH = 30  # minimum width of a text column
 HIT_LINES = 2  # maximum lines of a hit, in the width of the terminal
+EXPLAINED_LINES = 4  # of an explained hit
 Inputs = Sequence[str | Path]  # input files; "-" is stdin
 
 
@@ -464,11 +465,16 @@ class HitsView:
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], query: str = "", title: str | None = None
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        query: str = "",
+        title: str | None = None,
+        explanations: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.query = query
         self.title = title
         self.rows = [dict(row) for row in rows]
+        self.explanations = explanations or [{}] * len(self.rows)  # of the hits
         if all(str(row["row"]) == row["id"] for row in self.rows):
             for row in self.rows:
                 del row["row"]
@@ -477,11 +483,15 @@ class HitsView:
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
         """Yield the table, or a line and a passage for each row."""
-        length = HIT_LINES * options.max_width
-        rows = [
-            row | {"text": passage(row["text"], self.query, length)} if "text" in row else row
-            for row in self.rows
-        ]
+        rows = []
+        for row, explanation in zip(self.rows, self.explanations, strict=True):
+            if explanation:
+                length = EXPLAINED_LINES * options.max_width
+                row = row | {"text": explained_passage(row["text"], explanation, length)}
+            elif "text" in row:
+                length = HIT_LINES * options.max_width
+                row = row | {"text": passage(row["text"], self.query, length)}
+            rows.append(row)
         table = rows_table(rows, self.title, leading=1 if self.query else 0)
         if table.fits(console, options) or not any("text" in row for row in rows):
             yield table
@@ -512,7 +522,8 @@ def answer_views(answers: Sequence[Answer]) -> Iterator[RenderableType]:
         ]
         query = str(answer.query.text)
         title = shortened(query)
-        yield HitsView(rows, query, title) if rows else Group(title, "no results")
+        explanations = [hit.explanation for hit in answer.hits]
+        yield (HitsView(rows, query, title, explanations) if rows else Group(title, "no results"))
 
 
 def ranking_view(query: str, results: Sequence[Result]) -> Iterator[RenderableType]:

@@ -77,6 +77,12 @@ RULES = (
     ),
     Rule("--lexical", EXCLUDES, ("--threshold",), "its scores have no scale"),
     Rule("--lexical", REQUIRES, ("--corpus", "--index")),
+    Rule(
+        "--explain",
+        EXCLUDES,
+        ("--hybrid", "--lexical", "--sparse", "--rerank", "--mine"),
+        "it divides cosines, dot products and MaxSim among tokens",
+    ),
     Rule("--rerank", EXCLUDES, ("--mine",)),
     Rule("--rerank-top", REQUIRES, ("--rerank",)),
     Rule(
