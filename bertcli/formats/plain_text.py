@@ -32,3 +32,17 @@ def to_text(row: Row) -> str:
             f"{option('format', 'jsonl')} can hold it",
         )
     return "\t".join(values) + "\n"
+
+
+def ended_text(text: str, where: str, noun: str, *, null: bool) -> bytes:
+    """Return a text with its end, a newline or NUL, as UTF-8.
+
+    Raises OutputError for a text that contains its end; ``noun`` says what it is in the message.
+    """
+    end = "\0" if null else "\n"
+    if end in text:
+        raise OutputError(
+            f"{where}: a {noun} holds {end!r}, which ends it",
+            f"-0 ends {noun}s with NUL, {option('format', 'jsonl')} holds any text",
+        )
+    return (text + end).encode()

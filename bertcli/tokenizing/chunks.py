@@ -45,7 +45,8 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bertcli.errors import InputError, OutputError, UsageError, option
+from bertcli.errors import InputError, UsageError, option
+from bertcli.formats.plain_text import ended_text
 from bertcli.formats.registry import LINES, TXT, WHOLE_FILE
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
@@ -411,14 +412,8 @@ class ChunkRun(ReaderRun):
 
     def _plain_texts(self, chunks: Sequence[Chunk]) -> list[bytes]:
         """Return the text of each chunk with its end, as UTF-8."""
-        end = "\0" if self.reader.source.format_options.null else "\n"
-        for chunk in chunks:
-            if end in chunk.text:
-                raise OutputError(
-                    f"{chunk.record.where}: a chunk holds {end!r}, which ends it",
-                    f"-0 ends chunks with NUL, {option('format', 'jsonl')} holds any text",
-                )
-        return [(chunk.text + end).encode() for chunk in chunks]
+        null = self.reader.source.format_options.null
+        return [ended_text(chunk.text, chunk.record.where, "chunk", null=null) for chunk in chunks]
 
     def _row(self, chunk: Chunk) -> dict[str, Any]:
         record = _record_of(chunk, self.reader.source)
