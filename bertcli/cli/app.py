@@ -59,7 +59,12 @@ COMMANDS = {
 GROUPS = {"pretrain": "Pretrain a BERT: vocabulary, instances, model."}
 
 # Options that may be given without a value -> the value they then have.
-BARE_VALUES = {"--keep-fields": "*", "--padding": "true", "--truncation": "true"}
+BARE_VALUES = {
+    "--keep-fields": "*",
+    "--padding": "true",
+    "--redact": "*",
+    "--truncation": "true",
+}
 
 
 def build(names: Iterable[str] = COMMANDS) -> typer.Typer:

@@ -12,7 +12,8 @@ labels, the loss, predictions and metrics; `registry` lists them. `fill_mask`, `
 `needed_models` has example models for each task.
 
 `head` opens a model with a head on tokens or on pooled vectors, and runs a task on texts; `results`
-makes the output rows. `examples` reads examples with their targets, `labels` maps labels to ids,
-`metrics` compares predictions with targets, `evaluated_model` predicts with a model. torch or
-OpenVINO runs the model; torch is imported only by losses. Begin with `head`, then `classify`.
+makes the output rows, `entities` redacts texts. `examples` reads examples with their targets,
+`labels` maps labels to ids, `metrics` compares predictions with targets, `evaluated_model` predicts
+with a model. torch or OpenVINO runs the model; torch is imported only by losses. Begin with `head`,
+then `classify`.
 """

@@ -216,6 +216,7 @@ class HeadTask(ABC):
 
     architecture: ClassVar[str] = CLASSIFIER  # the class of its head
     consumed: ClassVar[frozenset[str]] = frozenset()
+    plain_field: ClassVar[str] = ""  # the field that plain text holds, if any
 
     @classmethod
     def load(
@@ -255,6 +256,10 @@ class HeadTask(ABC):
     @abstractmethod
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
         """Return the result fields of a text from the outputs for its windows."""
+
+    def table_fields(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of a result for a table, where each item of a list has a row."""
+        return fields
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return the outputs for each text, as `fields` takes them, from packed states."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertcli.errors import InputError, ModelError
+from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.io.typed_json import Check, is_text
 from bertcli.models.config import BertConfig
 from bertcli.tasks.learning import Example, HeadLearningTask
@@ -42,6 +42,22 @@ NUMBER = Check(_is_number, "a number")
 def label_of(value: Any) -> str:
     """Return the value of a field as a label: numbers and booleans as JSON writes them."""
     return value if isinstance(value, str) else str(value).lower()
+
+
+def listed_labels(labels: str | Sequence[str], name: str, example: str) -> tuple[str, ...]:
+    """Return the labels of an option: a sequence, or a text with commas between them.
+
+    Raises UsageError for none, and for a label that occurs twice. ``name`` is the option.
+    """
+    if isinstance(labels, str):
+        labels = [label.strip() for label in labels.split(",")]
+    found = tuple(label for label in labels if label)
+    if not found:
+        raise UsageError(f"{option(name)} names no label", f"for example {option(name, example)}")
+    for label in found:
+        if found.count(label) > 1:
+            raise UsageError(f"{option(name)} has the label {label!r} twice")
+    return found
 
 
 def label_numbers(names: Sequence[str], labels: Collection[str]) -> dict[str, int]:

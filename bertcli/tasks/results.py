@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bertcli.formats.plain_text import ended_text
 from bertcli.formats.tables import TableHeader, rounded
 from bertcli.records.reader import Reader
 from bertcli.records.record import Record
@@ -30,6 +31,11 @@ def row(result: Result) -> dict[str, Any]:
     if result.cut:
         fields["truncated"] = result.cut
     return fields | (result.record.extra or {})
+
+
+def plain_row(result: Result, name: str, *, null: bool) -> bytes:
+    """Return the field of a result that plain text holds, with its end, as UTF-8."""
+    return ended_text(result.fields[name], result.record.where, "text", null=null)
 
 
 def flat_rows(result: Result) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -21,10 +22,17 @@ import numpy as np
 
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import SKIP, InputError, UsageError, counted, option
-from bertcli.io.typed_json import TEXTS, JsonObject
+from bertcli.io.typed_json import TEXTS, JsonObject, is_text
 from bertcli.records.record import words
+from bertcli.tasks.entities import MASK, REDACTED, redacted_text, without_overlaps
 from bertcli.tasks.head import HeadTask
-from bertcli.tasks.labels import NO_LABEL, NamedLabelTask, classes_loss, refuse_other_labels
+from bertcli.tasks.labels import (
+    NO_LABEL,
+    NamedLabelTask,
+    classes_loss,
+    listed_labels,
+    refuse_other_labels,
+)
 from bertcli.tasks.learning import (
     Evaluation,
     Example,
@@ -44,7 +52,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("offset_mapping", "word_ids", "sequence_ids")
 Aggregation: TypeAlias = Literal["simple", "none", "first", "average", "max"]
-STRIDE_DIVISOR = 4  # windows of split words share a quarter of their tokens
+STRIDE_DIVISOR = 4  # windows of split words and redacted texts share a quarter of their tokens
 
 
 @dataclass(frozen=True)
@@ -69,17 +77,22 @@ class Piece:
         return float(self.scores.max())
 
 
+def tagged_text(item: Encoded) -> str:
+    """Return the text to which spans refer: words are joined by blanks."""
+    text = item.record.text
+    return text if isinstance(text, str) else " ".join(text)
+
+
 def token_pieces(item: Encoded, scores: np.ndarray, tokenizer: Tokenizer) -> Iterator[Piece]:
     """Yield the tokens of a text without special tokens; spans are offsets in the text.
 
     For a text that is split into words, spans are offsets in the words joined by blanks. Tokens of
     a pair's second text are left out, because their spans refer to another text.
     """
-    text = item.record.text
+    text = tagged_text(item)
     starts = None
-    if not isinstance(text, str):
-        starts = [*accumulate((len(word) + 1 for word in text), initial=0)]
-        text = " ".join(text)
+    if not isinstance(item.record.text, str):
+        starts = [*accumulate((len(word) + 1 for word in item.record.text), initial=0)]
     unknown_id = tokenizer.special_ids().get(tokenizer.roles["unk_token"])
     continuing_prefix = getattr(tokenizer.core.model, "continuing_subword_prefix", None)
     columns = (item.columns[name] for name in ("input_ids", *COLUMNS))
@@ -115,32 +128,22 @@ def consecutive_groups(
     return groups
 
 
-def without_overlaps(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return entities without overlap between windows.
-
-    Of overlapping entities the longest is kept, of equally long ones that with the best score.
-    """
-    kept: list[dict[str, Any]] = []
-    for entity in sorted(entities, key=lambda entity: entity["start"]):
-        if kept and entity["start"] < kept[-1]["end"]:
-            overlapping = (kept[-1], entity)
-            kept[-1] = max(overlapping, key=lambda e: (e["end"] - e["start"], e["score"]))
-        else:
-            kept.append(entity)
-    return kept
-
-
 @dataclass(frozen=True)
 class Tagger(HeadTask):
     """A tagger that is ready to run. With a stride, long texts are tagged in windows.
 
-    Labels in ``ignored`` are left out.
+    Labels in ``ignored`` are left out. With ``redact``, a result has the text with its entities, or
+    those with these labels, replaced by ``redact_with``, in which "{label}" and "{score}" stand for
+    those of the entity; long texts are then always tagged in windows.
     """
 
     architecture: ClassVar[str] = "BertForTokenClassification"
+    plain_field: ClassVar[str] = REDACTED
 
     aggregation: Aggregation = "simple"
     ignored: tuple[str, ...] = ("O",)
+    redact: bool | str | Sequence[str] = False  # True: all labels
+    redact_with: str = MASK
 
     def __post_init__(self) -> None:
         if self.head.settings.stride is not None and self.aggregation == "none":
@@ -149,19 +152,50 @@ class Tagger(HeadTask):
                 "tokens that windows share would appear twice; use "
                 f"{option('aggregation', 'simple')}",
             )
+        if self.redact is not False:
+            self._check_redaction()
+
+    def _check_redaction(self) -> None:
+        """Raise UsageError for labels that cannot be replaced, and for single tokens."""
+        if self.aggregation == "none":
+            raise UsageError(
+                f"{option('redact')} cannot be combined with {option('aggregation', 'none')}",
+                f"entities are replaced, not tokens; use {option('aggregation', 'simple')}",
+            )
+        if not is_text(self.redact_with):
+            raise UsageError(f"{option('redact_with', self.redact_with)} is not text")
+        known = {self._entity_label(label) for label in self.head.labels}.difference(self.ignored)
+        for label in self.redacted_labels:
+            if label in self.ignored:
+                raise UsageError(f"the label {label!r} cannot be both replaced and left out")
+            if label not in known:
+                listed = ", ".join(sorted(known))
+                raise UsageError(
+                    f"{option('redact')}: unknown label {label!r}", f"the model has: {listed}"
+                )
+
+    @cached_property
+    def redacted_labels(self) -> tuple[str, ...]:
+        """The labels of the entities to replace; () means all. Raises UsageError for none."""
+        if isinstance(self.redact, bool):
+            return ()
+        return listed_labels(self.redact, "redact", "PER,LOC")
 
     @property
     def blank(self) -> dict[str, Any]:
         """An example result, with an empty entity."""
         piece = Piece("", np.zeros(len(self.head.labels)), 0, 0)
-        entity = self._token(piece) if self.aggregation == "none" else self._entity([piece])
-        return {"entities": [entity]}
+        if self.aggregation == "none":
+            return {"entities": [self._token(piece)]}
+        return self._with_redacted("", [self._entity([piece])])
 
     @property
     def layout(self) -> Layout:
         """The layout of the tokens of a text."""
         layout = self.head.layout(*COLUMNS)
         stride = self.head.settings.stride
+        if stride is None and self.redact is not False:  # no part of a text may stay unredacted
+            stride = self.head.max_length // STRIDE_DIVISOR
         return layout if stride is None else replace(layout, overflowing=True, stride=stride)
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -171,7 +205,24 @@ class Tagger(HeadTask):
             for item, logits in zip(items, outputs, strict=True)
             for entity in self._entities(item, softmax(logits))
         ]
-        return {"entities": without_overlaps(entities) if len(items) > 1 else entities}
+        if len(items) > 1:
+            entities = without_overlaps(entities)
+        return self._with_redacted(tagged_text(items[0]), entities)
+
+    def _with_redacted(self, text: str, entities: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the entities of a text as result fields; to redact, with the text and its copy."""
+        if self.redact is False:
+            return {"entities": entities}
+        labels = self.redacted_labels
+        replaced = [one for one in entities if not labels or one["entity_group"] in labels]
+        redacted = redacted_text(text, replaced, self.redact_with)
+        return {"text": text, REDACTED: redacted, "entities": entities}
+
+    def table_fields(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields of a result for a table; redacted texts have one row each."""
+        if self.redact is False:
+            return fields
+        return {name: fields[name] for name in ("text", REDACTED)}
 
     def _entities(self, item: Encoded, scores: np.ndarray) -> list[dict[str, Any]]:
         """Return the entities of one window from its scores [L, labels], in text order."""
@@ -222,12 +273,17 @@ class Tagger(HeadTask):
     def _entity(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the output of an entity, from its tokens or words."""
         return {
-            "entity_group": self.head.labels[pieces[0].best].split("-", 1)[-1],
+            "entity_group": self._entity_label(self.head.labels[pieces[0].best]),
             "score": float(np.mean([piece.score for piece in pieces])),
             "word": self._text([piece.word for piece in pieces]),
             "start": pieces[0].start,
             "end": pieces[-1].end,
         }
+
+    @staticmethod
+    def _entity_label(label: str) -> str:
+        """Return a label of tokens as a label of entities: without B- or I-."""
+        return label.split("-", 1)[-1]
 
     def _text(self, words: list[str]) -> str:
         """Return tokens joined to a text, as the tokenizer decodes them."""

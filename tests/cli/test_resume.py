@@ -18,8 +18,13 @@ COMMANDS = {
     "chunks.txt": ("chunk", "--max-length", 5),
     "classes.csv": ("classify", "--scores", "all"),
     "words.parquet": ("fill-mask",),
+    "redacted.txt": ("tag", "--redact", "LABEL_1"),
 }
-HEADS = {"classify": "BertForSequenceClassification", "fill-mask": "BertForMaskedLM"}
+HEADS = {
+    "classify": "BertForSequenceClassification",
+    "fill-mask": "BertForMaskedLM",
+    "tag": "BertForTokenClassification",
+}
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class Result(NamedTuple):
     @property
     def rows(self) -> list[Any]:
         """The lines of stdout as JSON."""
-        return [json.loads(line) for line in self.out.splitlines()]
+        return [json.loads(line) for line in self.out.removesuffix("\n").split("\n") if self.out]
 
     @property
     def ids(self) -> list[list[int]]:

@@ -13,6 +13,7 @@ from bertcli.cli.options.common import (
     ConsoleOptions,
     HeadModelOptions,
     InputOptions,
+    LineOutput,
     OutputOptions,
     RowOutput,
     TaskFileOptions,
@@ -30,14 +31,16 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError
-from bertcli.formats.registry import NESTED
+from bertcli.formats.registry import ENCODED_ROWS, NESTED, TXT
 from bertcli.formats.tables import TableHeader
 from bertcli.model_folder.files import files_for
 from bertcli.records.reader import Reader
+from bertcli.tasks.entities import MASK, SCORED_MASK
 from bertcli.tasks.needed_models import NEEDED_MODELS
 
 if TYPE_CHECKING:
     from bertcli.tasks.head import Stream
+    from bertcli.tasks.results import Result
 
 
 class MaxLengthOptions(OptionGroup, panel=LAYOUT):
@@ -168,32 +171,53 @@ def run_task(
     compute: ComputeOptions,
     output: OutputOptions,
     console: ConsoleOptions,
+    view: str = "results_view",
 ) -> None:
     """Run a task on texts, write its results, and report warnings and counts.
 
-    ``groups`` are the options of the task, from which the fields of its class are filled.
+    ``groups`` are the options of the task, from which the fields of its class are filled. A table
+    is drawn by ``view``, see `OutputOptions.open`.
     """
     console.beside_output = output.on_terminal
     file_format = output.resolve_format()
     task_class, head = open_head(task_name, model, length, compute)
     task = record(task_class, *groups, head=head)
     stream = task.stream(reader)
-    from bertcli.tasks.results import fields_written, row, tabular
-
-    if file_format != "table":
-        reader.reserve(fields_written(task.blank, flat=file_format not in NESTED) - stream.consumed)
-    batches = console.track(stream)
-    rows_of_batches: Iterable[Sequence[Any]] = batches
-    if file_format in NESTED:
-        rows_of_batches = ([row(result) for result in batch] for batch in batches)
-    elif file_format != "table":
-        rows_of_batches = tabular(batches, task.blank, reader, stream.consumed)
+    rows_of_batches = rows_to_write(stream, console.track(stream), file_format)
     inputs = reader.source.inputs
-    view = "results_view"
-    with output.open(file_format, inputs, model, view=view, run=stream.run) as write:
+    writer = ENCODED_ROWS if file_format == TXT else file_format
+    with output.open(writer, inputs, model, view=view, run=stream.run) as write:
         for rows in rows_of_batches:
             write(rows)
     report(stream, console)
+
+
+def rows_to_write(
+    stream: "Stream", batches: "Iterable[list[Result]]", file_format: str
+) -> Iterable[Sequence[Any]]:
+    """Return batches of results as the writer of a format takes them.
+
+    Reserves the names of the fields that are written. A table on a terminal is drawn from results.
+    """
+    from bertcli.tasks.results import fields_written, plain_row, row, tabular
+
+    task = stream.task
+    reader = stream.reader
+    if file_format == "table":
+        return batches
+    if file_format == TXT:
+        null = reader.source.format_options.null
+        return ([plain_row(result, task.plain_field, null=null) for result in b] for b in batches)
+    is_flat = file_format not in NESTED
+    blank = task.table_fields(task.blank) if is_flat else task.blank
+    reader.reserve(fields_written(blank, flat=is_flat) - stream.consumed)
+    if not is_flat:
+        return ([row(result) for result in batch] for batch in batches)
+    flat_batches = (
+        [result._replace(fields=task.table_fields(result.fields)) for result in batch]
+        for batch in batches
+    )
+    return tabular(flat_batches, blank, reader, stream.consumed)
 
 
 def report(stream: "Stream", console: Console) -> None:
@@ -370,10 +394,36 @@ class EntityOptions(OptionGroup):
         envvar="BERTCLI_AGGREGATION",
     )
     ignore_labels = option("Labels to leave out.", "L1,L2,...", default="O")
+    redact = option(
+        "Return texts with entities replaced by [PER], [LOC] and so on: all, or those with these "
+        "labels. Long texts are always tagged in windows.",
+        "[LABELS]",
+    )
+    redact_with = option(
+        "Text that replaces each entity; {label} and {score} are those of the entity "
+        f"(default: {MASK}).",
+        "MASK",
+    )
+    scores = flag("Replace entities by label and score: [PER 0.98].")
 
     def __post_init__(self) -> None:
-        """Set the field of `Tagger` with the labels to leave out."""
+        """Set the fields of `Tagger` with the labels to leave out or replace, and the mask."""
         self.ignored = tuple(label for label in self.ignore_labels.split(",") if label)
+        if self.redact is None:
+            self.redact = False
+        elif self.redact == "*":
+            self.redact = True
+        if self.redact_with is None:
+            self.redact_with = SCORED_MASK if self.scores else MASK
+
+    def refuse_text_as_labels(self, source: InputOptions) -> None:
+        """Raise UsageError if the only text follows --redact, which takes it as its labels."""
+        has_input = source.texts or source.input or source.pairs or source.files_from
+        if isinstance(self.redact, str) and not has_input and stdin_is_terminal():
+            raise UsageError(
+                f"no input: {self.redact!r} are the labels of --redact",
+                "give TEXT before --redact, or -i FILE",
+            )
 
 
 def tag(
@@ -382,17 +432,27 @@ def tag(
     entities: EntityOptions,
     length: WindowOptions,
     compute: ComputeOptions,
-    output: RowOutput,
+    output: LineOutput,
     console: ConsoleOptions,
 ) -> None:
-    """Find entities in texts, with label, score and character offsets.
+    """Find entities in texts, with label, score and character offsets; or replace them.
 
     $ bertcli tag 'Angela lives in Berlin.' -m dslim/bert-base-NER
     $ bertcli tag -i articles.jsonl --stride 32 -m dslim/bert-base-NER -o tags.jsonl
+    $ bertcli tag -i letters.txt --redact PER,LOC -m dslim/bert-base-NER -o redacted.txt
 
-    Only entities in the text are returned; its pair, if any, serves as context.
+    Only entities in the text are returned; its pair, if any, serves as context. -f txt writes only
+    the redacted texts, one per line, or NUL-terminated with -0.
     """
-    run_task("Tagger", [entities], source.reader(), model, length, compute, output, console)
+    entities.refuse_text_as_labels(source)
+    if output.resolve_format() == TXT:
+        if entities.redact is False:
+            raise UsageError("txt holds redacted texts alone", "give --redact, or -f jsonl")
+        if source.keep_fields:
+            raise UsageError("txt holds the texts alone, not the fields of --keep-fields")
+    view = "results_view" if entities.redact is False else "redacted_view"
+    reader = source.reader()
+    run_task("Tagger", [entities], reader, model, length, compute, output, console, view)
 
 
 class AnswerOptions(OptionGroup):

@@ -29,6 +29,7 @@ from bertcli.formats.writers import open_output
 from bertcli.io.printable import printable
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
+from bertcli.tasks.entities import REDACTED
 from bertcli.tasks.results import Result, flat_rows
 from bertcli.tokenizing.batch import CHUNK_FIELDS
 
@@ -309,6 +310,13 @@ def results_view(results: Sequence[Result]) -> Iterator[Table]:
             rows.append({"text": text, **fields})
             text = ""
     yield rows_table(rows)
+
+
+def redacted_view(results: Sequence[Result]) -> Iterator[Table]:
+    """Draw redacted texts, one per row, with their carried fields."""
+    yield rows_table(
+        [{REDACTED: result.fields[REDACTED], **field_cells(result.record)} for result in results]
+    )
 
 
 def models_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
