@@ -25,6 +25,7 @@ README = ROOT / "README.md"
 DOCS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name != "serve.md"]  # tests/server
 PAGES = [README, *DOCS, ROOT / "samples" / "README.md"]
 FOR_USERS = README.read_text("utf-8").partition("## Contributing")[0]  # see test_contributing.py
+REVIEWS = b"id,text,stars\n1,A lovely film.,5\n2,Far too long.,2\n"  # a dataset for docs/formats.md
 USER_LINES = 250  # of README, before "Contributing"
 PAGE_CODE = ROOT / "tests" / "support" / "page_code.py"
 DECIMAL = re.compile(r"-?\d+\.\d+")
@@ -70,8 +71,11 @@ def folder(tmp_path):
 
 
 def furnished(folder):
-    """Put the samples into a folder, and a `bertcli` that is this package."""
+    """Put into a folder the samples, a dataset of the hub, and a `bertcli` that is this package."""
     shutil.copytree(ROOT / "samples", folder / "samples")
+    from hub_cache import put_dataset
+
+    put_dataset(folder / "hub", "me/reviews", {"data/train.csv": REVIEWS})
     programs = folder / "bin"
     programs.mkdir()
     for name, call in {"bertcli": "-m bertcli", "python": ""}.items():
@@ -85,6 +89,7 @@ def environment(folder):
     return os.environ | {
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
+        "HF_HUB_CACHE": str(folder / "hub"),
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "100",
         "TERM": "dumb",
@@ -285,5 +290,6 @@ def renew(page):
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT / "tests" / "support"))
     for chosen in map(Path.resolve, map(Path, sys.argv[1:])) if sys.argv[1:] else PAGES:
         renew(chosen)

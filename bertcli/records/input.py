@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from glob import has_magic
 from itertools import takewhile
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertcli.errors import LOG, InputError, UsageError, counted, option
 from bertcli.formats.registry import ARRAYS, FORMATS, INPUT_SUFFIXES, TSV, TXT, Holds
-from bertcli.io.paths import input_name
+from bertcli.io.paths import HUB_SCHEME, input_name
 from bertcli.io.streams import (
     LARGEST_RECORD,
     blocks,
@@ -108,6 +109,7 @@ class Input:
     ids: bool = False  # the records are lists of token ids
     skip_empty: bool = False  # leave out texts without a character
     on_error: Literal["fail", "skip"] = "fail"
+    offline: bool = False  # read files of the hub from its cache only
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -159,7 +161,8 @@ class Input:
     @property
     def options(self) -> dict[str, Any]:
         """All options at one level, under their names in manifests."""
-        values = {name: value for name, value in vars(self).items() if name not in OPTION_GROUPS}
+        groups = (*OPTION_GROUPS, "offline")  # records do not depend on the network
+        values = {name: value for name, value in vars(self).items() if name not in groups}
         for name in OPTION_GROUPS:
             values |= vars(getattr(self, name))
         return {PUBLIC_NAMES.get(name, name): value for name, value in values.items()}
@@ -172,7 +175,7 @@ class Input:
             if self.format_options.are_pairs and not has_fields(file_format):
                 file_format = TSV  # a line of text is not a pair
         if file_format in ARRAYS and not self.ids:
-            raise InputError(f"{path}: {file_format} holds numbers, not texts")
+            raise InputError(f"{input_name(path)}: {file_format} holds numbers, not texts")
         return file_format
 
 
@@ -213,12 +216,17 @@ SIDE_FILE_ENDINGS = (
 def input_files(names: Iterable[str], source: Input) -> tuple[str, ...]:
     """Return the files to read, in the order given; files of a folder or glob are sorted.
 
-    Skipped files of a folder are noted. Raises InputError for a name that matches no file.
+    Files of datasets on the hub are downloaded to its cache. Skipped files of a folder are noted.
+    Raises InputError for a name that matches no file.
     """
     files: list[str] = []
     for name in names:
         if name == "-":
             files.append(name)
+        elif name.startswith(HUB_SCHEME):
+            from bertcli.records.hub_files import hub_files
+
+            files += hub_files(name, partial(is_data, source=source), offline=source.offline)
         elif os.path.isdir(name):
             files += _in_folder(name, source)
         elif has_magic(name) and not os.path.lexists(name):
@@ -233,6 +241,13 @@ def input_files(names: Iterable[str], source: Input) -> tuple[str, ...]:
                 raise unreadable(name, failed) from None
             files.append(name)
     return tuple(files)
+
+
+def is_one_file(name: str, path: str) -> bool:
+    """Return True if a name that stands for the file ``path`` is not that of a folder or glob."""
+    if name.startswith(HUB_SCHEME):
+        return path.endswith(f"/{name.rpartition('/')[2]}")
+    return path == name
 
 
 def is_data(name: str, source: Input, *, glob: bool = False) -> bool:

@@ -56,7 +56,7 @@ from bertcli.records.batch import RecordBatch
 from bertcli.records.column_types import NumberType, number_columns, to_numbers
 from bertcli.records.extra_ids import extra_ids
 from bertcli.records.headers import note_header, note_table
-from bertcli.records.input import Input, input_files
+from bertcli.records.input import Input, input_files, is_one_file
 from bertcli.records.record import Record, checked, is_empty
 from bertcli.records.record_fields import (
     RecordFields,
@@ -116,7 +116,8 @@ class Reader:
     ) -> None:
         paths = input_files(source.paths, source)
         if source.fields.with_location is None:
-            source = source.changed(with_location=len(paths) > 1 or paths != source.paths)
+            is_file_given = len(paths) <= 1 and all(map(is_one_file, source.paths, paths))
+            source = source.changed(with_location=not is_file_given)
         self.source = replace(source, paths=paths)
         self.divide = divide  # splits each record
         self.unit = "chunks" if divide else "texts"  # name of the items it yields

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertcli.errors import SKIP, InputError, UsageError, option
 from bertcli.formats.registry import INPUT_CHOICES, JSONL, TXT
-from bertcli.io.paths import input_name
+from bertcli.io.paths import HUB_SCHEME, input_name
 from bertcli.io.printable import listed
 from bertcli.io.streams import can_be_reread, suffix_of
 from bertcli.io.typed_json import JsonObject
@@ -130,7 +130,7 @@ def examples_source(path: str, source: Input) -> Input:
             file_format = JSONL
         elif suffix_of(path) in CONLL:
             file_format = "conll"
-    if source.format_of(path) == TXT and path != "-":
+    if source.format_of(path) == TXT and path != "-" and not path.startswith(HUB_SCHEME):
         can_be_reread(path)  # raises for a folder and a missing file
     if source.fields.text_field:
         text_fields = [source.fields.text_field]
@@ -159,6 +159,7 @@ READING = (
     "on_error",
     "encoding",
     "encoding_errors",
+    "offline",
 )
 
 

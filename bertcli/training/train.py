@@ -73,7 +73,7 @@ def train(
     options_from(
         TrainingOptions, training_options
     )  # raises for invalid options before files are read
-    readers = example_readers([job.file, job.eval], reading)
+    readers = example_readers([job.file, job.eval], reading | {"offline": offline})
     display = PrintedTraining(bool(quiet))
     fine_tune(
         job,

@@ -2,6 +2,7 @@
 
     with FakeHub() as hub:
         hub.add("owner/name", {"config.json": b"{}"})
+        hub.add("datasets/owner/name", {"train.csv": b"text\n"})
         ... HF_ENDPOINT=hub.url ...
         hub.asked  # [("GET", "/api/models/owner/name", None), ...]
 
@@ -20,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass
 class Repository:
-    """Revisions of a model (name -> commit -> files), and its access rights."""
+    """Revisions of a model or dataset (name -> commit -> files), and its access rights."""
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
@@ -99,6 +100,8 @@ def _handler(hub: FakeHub):
                 return self.reply(200, **{f"X-Xet-{key}": value for key, value in headers.items()})
             if path.startswith("/api/models/"):
                 return self.about(path.removeprefix("/api/models/"))
+            if path.startswith("/api/datasets/"):
+                return self.about(path.removeprefix("/api/"))
             name, found, rest = path.strip("/").partition("/resolve/")
             return self.file(name, *rest.split("/", 1)) if found else self.reply(404)
 

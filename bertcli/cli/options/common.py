@@ -47,6 +47,7 @@ from bertcli.formats.registry import (
     InputFormat,
 )
 from bertcli.formats.writers import format_of, open_writer, refuse_other_suffix
+from bertcli.io.paths import HUB_SCHEME
 from bertcli.io.streams import suffix_of
 from bertcli.io.typed_json import is_text
 from bertcli.model_folder.files import TOKENIZER_FILES
@@ -94,7 +95,9 @@ class ModelOptions(OptionGroup, panel=MODEL):
         envvar="BERTCLI_MODEL",
         complete=complete_model,
     )
-    revision = option("Branch, tag or commit on the hub.", "REVISION", envvar="BERTCLI_REVISION")
+    revision = option(
+        "Branch, tag or commit of the model on the hub.", "REVISION", envvar="BERTCLI_REVISION"
+    )
     offline = flag("Never use the network.", envvar="BERTCLI_OFFLINE")
 
     def folder(self, files: Sequence[str] = TOKENIZER_FILES) -> ModelFolder:
@@ -557,7 +560,8 @@ ENCODING_ERRORS = option(
 )
 FILES = option(
     "File, folder or quoted glob, repeatable; - is stdin. A folder stands for its files with "
-    "known suffixes, recursively. .gz and .zst are decompressed.",
+    "known suffixes, recursively. .gz and .zst are decompressed. hf://datasets/OWNER/NAME/... is "
+    "on the hub.",
     "PATH",
     "--input",
     "-i",
@@ -618,6 +622,7 @@ def fill_input(*groups: OptionGroup, **values: Any) -> Input:
     options = {
         name: value for group in groups for name, value in vars(group).items() if name in names
     }
+    options["offline"] = groups[0].command_options.get("offline", False)
     return Input.of(**(options | values))
 
 
@@ -649,11 +654,16 @@ def checked_reader(source: Input, options: Mapping[str, Any] = {}) -> Reader:
 
 
 def refuse_file_as_text(texts: Sequence[str], options: Mapping[str, Any] = {}) -> None:
-    """Raise UsageError if the only text is the name of a folder or of an existing input file."""
+    """Raise UsageError if the only text is the name of a folder or of an existing input file.
+
+    A URL of a file on the hub is one, too.
+    """
     if len(texts) != 1:
         return
     (name,) = texts
-    if os.path.isdir(name):
+    if name.startswith(f"{HUB_SCHEME}datasets/") and not any(map(str.isspace, name)):
+        file_type = "file on the hub"
+    elif os.path.isdir(name):
         file_type = "folder"
     elif suffix_of(name) in INPUT_SUFFIXES and os.path.isfile(name):
         file_type = "file"

@@ -57,7 +57,10 @@ def _complete_from_file(file: str, options: Mapping[str, Any], incomplete: str) 
     }
     try:
         source = Input.of(
-            format=options.get("input_format") or "auto", max_record_bytes=MAX_BYTES, **reading
+            format=options.get("input_format") or "auto",
+            max_record_bytes=MAX_BYTES,
+            offline=True,  # a key press downloads nothing
+            **reading,
         )
         path = next(iter(input_files([file], source)))
     except (BertcliError, OSError):
