@@ -100,8 +100,10 @@ def bound_socket(settings: ServerSettings) -> socket.socket:
             f"{option('api_key')}",
             f"give {option('api_key', 'KEY')}, or leave out {option('host')}",
         )
-    family, _, _, _, address = found[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    family, _, protocol, _, address = found[0]
+    # asyncio sets TCP_NODELAY for sockets of this protocol only: without it, answers of two packets
+    # wait 40 ms for the client's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, protocol)
     with suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -144,6 +144,17 @@ def test_a_short_request_waits_for_one_batch_of_a_long_one(server):
     assert min(waits) < 3 * batch + 0.5  # seconds; 400 texts are 25 batches
 
 
+def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(server):
+    connection = server.connect()
+    seconds = []
+    for _ in range(40):
+        start = time.monotonic()
+        server.good("/decode", {"ids": [101, 7632, 102]}, connection=connection)
+        seconds.append(time.monotonic() - start)
+    connection.close()
+    assert sorted(seconds)[10] < 0.035  # a delayed acknowledgement takes 0.04
+
+
 def test_what_a_client_that_leaves_has_in_the_queue_is_dropped(server):
     texts = server.metric("bertcli_texts_total")
     leaving = [background(server, SLOW) for _ in range(3)]
