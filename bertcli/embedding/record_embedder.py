@@ -519,7 +519,7 @@ class RecordEmbedder:
         vectors = []
         for chunks, row, window_states in zip(windows, batch, states, strict=True):
             for tokens in tokens_of_chunks(row, chunks, self._prepared_texts):
-                skip = 0 if tokens.start else self._prompt_tokens
+                skip = 0 if tokens.start else self.unpooled_prompt_tokens
                 chunk_states = window_states[tokens]
                 vectors.append(pool(chunk_states, [len(chunk_states)], self.options.modes, skip))
             yield BatchDone(len(chunks))
