@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bertcli.tasks.next_sentence import NextSentencePredictor
     from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.tag import Tagger
+    from bertcli.tasks.zero_shot import ZeroShotClassifier
     from bertcli.tokenizing.batch import Encoded, Layout
     from bertcli.tokenizing.tokenizer import Tokenizer
     from bertcli.training.train import train
@@ -77,6 +78,7 @@ _PLACES = {
     "Source": "bertcli.records.source",
     "Tagger": "bertcli.tasks.tag",
     "Tokenizer": "bertcli.tokenizing.tokenizer",
+    "ZeroShotClassifier": "bertcli.tasks.zero_shot",
     "find_model": "bertcli.model_folder.find",
     "load": "bertcli.engines.torch_engine",
     "save": "bertcli.model_folder.load",
@@ -113,6 +115,7 @@ __all__ = [
     "Source",
     "Tagger",
     "Tokenizer",
+    "ZeroShotClassifier",
     "__version__",
     "chunk",
     "corpus_map",

@@ -6,6 +6,7 @@ sentence-transformers' CrossEncoder, with the activation that its folder names.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,15 +51,52 @@ BLANK = {"label": "", "score": 0.0}
 
 
 @dataclass(frozen=True)
-class Classifier(HeadTask):
-    """A classifier that is ready to run.
-
-    It gives the best label, the best ``top_k``, or those from ``threshold`` on.
-    """
+class LabelTask(HeadTask):
+    """A task that gives the best label, the best ``top_k``, or those from ``threshold`` on."""
 
     top_k: int | None = None
     threshold: float | None = None
     all_scores: bool = False
+
+    @property
+    @abstractmethod
+    def is_multi_label(self) -> bool:
+        """True if several labels may be true, so that a result lists the likely ones."""
+
+    @property
+    def several(self) -> bool:
+        """True if a result is a list of labels: by options, or for a multi-label task."""
+        if self.top_k is not None or self.threshold is not None:
+            return True
+        return self.is_multi_label and not self.all_scores
+
+    @property
+    def least_score(self) -> float:
+        """The minimum score of a listed label, without ``threshold`` and ``top_k``."""
+        return LIKELY
+
+    def label_fields(self, scores: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
+        """Return the label or the labels of a text for its scores [labels]."""
+        values = scores.tolist()
+        ranked = sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0])
+        if self.several:
+            threshold = self.threshold
+            if threshold is None and self.top_k is None:
+                threshold = self.least_score
+            if threshold is not None:
+                ranked = [pair for pair in ranked if pair[0] >= threshold]
+            best = ranked[: self.top_k]
+            return {"labels": [{"label": label, "score": value} for value, label in best]}
+        fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
+        if self.all_scores:
+            fields["scores"] = dict(zip(labels, values, strict=True))
+        return fields
+
+
+@dataclass(frozen=True)
+class Classifier(LabelTask):
+    """A classifier that is ready to run, see `LabelTask`. With ``logits``, scores are logits."""
+
     logits: bool = False
 
     # Activation for regression models whose folder names none, as in transformers' pipeline.
@@ -102,12 +140,15 @@ class Classifier(HeadTask):
         )
 
     @property
-    def several(self) -> bool:
-        """True if a result is a list of labels: by options, or for a multi-label model."""
-        if self.top_k is not None or self.threshold is not None:
-            return True
-        is_multi_label = self.head.runtime.config.problem_type == SEVERAL_LABELS
-        return is_multi_label and len(self.head.labels) > 1 and not self.all_scores
+    def is_multi_label(self) -> bool:
+        """True for a multi-label model."""
+        problem = self.head.runtime.config.problem_type
+        return problem == SEVERAL_LABELS and len(self.head.labels) > 1
+
+    @property
+    def least_score(self) -> float:
+        """The minimum score of a listed label: for logits, that of an even chance."""
+        return 0.0 if self.logits else LIKELY
 
     @property
     def blank(self) -> dict[str, Any]:
@@ -121,23 +162,9 @@ class Classifier(HeadTask):
 
     def _fields(self, scores: np.ndarray) -> dict[str, Any]:
         """Return the result fields for the scores [labels] of a text."""
-        values = scores.tolist()
-        labels = self.head.labels
-        if len(values) == 1 and not self.several:
-            return {"score": values[0]}
-        ranked = sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0])
-        if self.several:
-            threshold = self.threshold
-            if threshold is None and self.top_k is None:
-                threshold = 0.0 if self.logits else LIKELY
-            if threshold is not None:
-                ranked = [pair for pair in ranked if pair[0] >= threshold]
-            best = ranked[: self.top_k]
-            return {"labels": [{"label": label, "score": value} for value, label in best]}
-        fields: dict[str, Any] = {"label": ranked[0][1], "score": ranked[0][0]}
-        if self.all_scores:
-            fields["scores"] = dict(zip(labels, values, strict=True))
-        return fields
+        if len(scores) == 1 and not self.several:
+            return {"score": scores.tolist()[0]}
+        return self.label_fields(scores, self.head.labels)
 
 
 # --- the learning task ---

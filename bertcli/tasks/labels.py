@@ -47,7 +47,8 @@ def label_of(value: Any) -> str:
 def listed_labels(labels: str | Sequence[str], name: str, example: str) -> tuple[str, ...]:
     """Return the labels of an option: a sequence, or a text with commas between them.
 
-    Raises UsageError for none, and for a label that occurs twice. ``name`` is the option.
+    Raises UsageError for none, for a label that is no text, and for one that occurs twice. ``name``
+    is the option.
     """
     if isinstance(labels, str):
         labels = [label.strip() for label in labels.split(",")]
@@ -55,6 +56,8 @@ def listed_labels(labels: str | Sequence[str], name: str, example: str) -> tuple
     if not found:
         raise UsageError(f"{option(name)} names no label", f"for example {option(name, example)}")
     for label in found:
+        if not is_text(label):
+            raise UsageError(f"{option(name)}: {label!r} is not text")
         if found.count(label) > 1:
             raise UsageError(f"{option(name)} has the label {label!r} twice")
     return found

@@ -35,6 +35,12 @@ NEEDED_MODELS = {
         "bertcli train",
         "distilbert/distilbert-base-uncased-finetuned-sst-2-english",
     ),
+    "ZeroShotClassifier": NeededModel(
+        "classify --labels",
+        "a model of natural language inference",
+        "",
+        "cross-encoder/nli-deberta-v3-small",
+    ),
     "Reranker": NeededModel(
         "rerank", "a cross-encoder", "bertcli train", "cross-encoder/ms-marco-MiniLM-L6-v2"
     ),

@@ -315,10 +315,25 @@ class LabelOptions(OptionGroup, panel="Labels"):
         "all: also return the score of every label, in the model's order.", default="top"
     )
     logits = flag("Return raw scores, without softmax or sigmoid.")
+    labels = option(
+        "Classify by these labels, without training, with a model of natural language inference "
+        "(NLI).",
+        "L1,L2,...",
+    )
+    label: list[str] | None = option(
+        "One of these labels, which may contain commas; repeatable.", "LABEL"
+    )
+    hypothesis = option(
+        "Sentence with {} for the label of --labels (default: This example is {}.).", "TEXT"
+    )
+    multi_label = flag("Score each label of --labels on its own, as several may be true.")
 
     def __post_init__(self) -> None:
-        """Set the field of `Classifier` for the scores of all labels."""
+        """Set the fields of `Classifier` and `ZeroShotClassifier`."""
         self.all_scores = self.scores == "all"
+        self.is_zero_shot = self.labels is not None or bool(self.label)
+        self.labels = (*(self.labels or "").split(","), *(self.label or ()))
+        self.labels = tuple(filter(None, map(str.strip, self.labels)))
 
 
 def classify(
@@ -335,8 +350,14 @@ def classify(
     $ bertcli classify 'A wonderful film.' -m textattack/bert-base-uncased-imdb
     $ bertcli classify --pairs pairs.tsv -m cross-encoder/ms-marco-TinyBERT-L2-v2
     $ bertcli classify -i reviews.csv --text-field body -m MODEL -o labels.csv
+    $ bertcli classify 'It never came.' --labels delivery,price,quality -m NLI_MODEL
     """
-    run_task("Classifier", [labels], source.reader(), model, length, compute, output, console)
+    reader = source.reader(no_pairs=labels.is_zero_shot)
+    options = (reader, model, length, compute, output, console)
+    if labels.is_zero_shot:
+        run_task("ZeroShotClassifier", [labels], *options)
+    else:
+        run_task("Classifier", [labels], *options)
 
 
 class RankingOptions(OptionGroup):

@@ -25,7 +25,7 @@ COMMON = frozenset(
     model max_length truncation padding on_truncate
     chunk.overlap chunk.at chunk.first
     special_tokens parse_special
-    redact
+    redact labels multi_label
     tokens count stats per_file skip_special_tokens as_ clean_up
     pooling normalize top_k threshold targets aggregation no_answer tolerance worst
     similar.index similar.hybrid similar.keep_fields

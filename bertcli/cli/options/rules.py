@@ -100,6 +100,16 @@ RULES = (
     Rule("--count", EXCLUDES, ("--from-tokens",)),
     Rule("--sparse", EXCLUDES, ("--precision",)),
     Rule("--scores all", EXCLUDES, ("--top-k", "--threshold")),
+    *(
+        Rule(labels, EXCLUDES, ("--pair", "--pairs", "--pre-split"), "it classifies single texts")
+        for labels in ("--labels", "--label")
+    ),
+    *(
+        Rule(labels, EXCLUDES, ("--logits",), "its scores are of all labels together")
+        for labels in ("--labels", "--label")
+    ),
+    Rule("--hypothesis", REQUIRES, ("--labels", "--label")),
+    Rule("--multi-label", REQUIRES, ("--labels", "--label")),
     Rule("--scores", REQUIRES, ("--redact",)),
     Rule("--scores", EXCLUDES, ("--redact-with",), "write {score} in the mask"),
     Rule("--redact-with", REQUIRES, ("--redact",)),
