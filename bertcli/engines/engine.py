@@ -53,6 +53,8 @@ class PackedTokens:
     extra_embeddings: Sequence[str] = ()  # names, in the order of their columns
     # [B]: number of tokens per text, from the first, that are attended to; None: all tokens.
     attended: Indices | None = None
+    # [B]: position of the token whose state is read in each text, for `StateSelection.one_given`.
+    read: Indices | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Encoded]) -> PackedTokens:
@@ -88,8 +90,9 @@ class PackedTokens:
         starts = self.offsets[rows]
         lengths = self.lengths[rows]
         attended = None if self.attended is None else self.attended[rows]
+        read = None if self.read is None else self.read[rows]
         columns = spans(self.columns, starts, lengths)
-        return PackedTokens(columns, offsets_of(lengths), self.extra_embeddings, attended)
+        return PackedTokens(columns, offsets_of(lengths), self.extra_embeddings, attended, read)
 
     @property
     def all_attended(self) -> bool:
@@ -119,11 +122,17 @@ class StateSelection:
     first_token: bool = False  # only the first token of each text, [CLS]
     token_mean: bool = False  # only the mean of each text's tokens
     token_id: int | None = None  # only tokens with this id, such as [MASK]
+    one_given: bool = False  # only one token of each text, at `PackedTokens.read`
 
     @property
     def one_row_per_text(self) -> bool:
         """True if each text has a single row."""
-        return self.first_token or self.token_mean
+        return self.first_token or self.token_mean or self.one_given
+
+    @property
+    def all_tokens(self) -> bool:
+        """True if the states of all tokens are read."""
+        return not (self.first_token or self.one_given) and self.token_id is None
 
     def layer_indices(self, depth: int) -> list[int]:
         """Return the layers as indices from 0 (the embedding output) to ``depth``.
@@ -141,10 +150,12 @@ class StateSelection:
 
     def token_indices(self, tokens: PackedTokens) -> Indices:
         """Return the indices of the tokens to read [n]; all tokens for the mean."""
+        if self.all_tokens:
+            return np.arange(len(tokens.ids))
         if self.first_token:
             return tokens.offsets[:-1]
-        if self.token_id is None:
-            return np.arange(len(tokens.ids))
+        if tokens.read is not None:
+            return tokens.offsets[:-1] + tokens.read
         return np.flatnonzero(tokens.ids == self.token_id)
 
     def row_counts(self, tokens: PackedTokens) -> list[int]:
@@ -176,6 +187,20 @@ Reduction = Callable[[Any, Any, Sequence[int]], Any]
 # Outputs of texts, in their order: [B, D...], or a list of [L, D...] for several vectors per text.
 # All are float32 or wider.
 Outputs = np.ndarray | list[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class ReductionByText:
+    """A reduction that needs a number of each text, such as the id of the token to score."""
+
+    function: Callable[[Any, Any, Indices], Any]  # model, packed states, numbers of their texts
+    numbers: Indices  # [B]: of all texts of a run
+
+    def of_texts(self, rows: Indices) -> Reduction:
+        """Return the reduction of a batch with these texts."""
+        numbers = self.numbers[rows]
+        return lambda model, states, lengths: self.function(model, states, numbers)
+
 
 # A run of a model: yields a step per batch, and returns the outputs of all texts.
 ModelRun = Generator[BatchDone, None, Outputs]
@@ -260,13 +285,13 @@ class Runtime:
 
             self.threads = ThreadPoolExecutor(batches_in_flight)
 
-    def run(self, tokens: PackedTokens, reduction: Reduction) -> ModelRun:
+    def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
         """Start all batches if there are threads; return a generator that waits for the outputs."""
         pending = self._start(tokens, reduction, np.arange(len(tokens)))
         return self._wait(tokens, reduction, pending)
 
     def _start(
-        self, tokens: PackedTokens, reduction: Reduction, rows: Indices
+        self, tokens: PackedTokens, reduction: Reduction | ReductionByText, rows: Indices
     ) -> deque[PendingBatch]:
         """Divide texts into batches, and start them if there are threads."""
         pending: deque[PendingBatch] = deque()
@@ -277,8 +302,12 @@ class Runtime:
             pending.append(PendingBatch(rows[batch], wait, future))
         return pending
 
-    def _run_batch(self, tokens: PackedTokens, reduction: Reduction, rows: Indices) -> Outputs:
+    def _run_batch(
+        self, tokens: PackedTokens, reduction: Reduction | ReductionByText, rows: Indices
+    ) -> Outputs:
         """Run a batch on a free device, which is released before the outputs have arrived."""
+        if isinstance(reduction, ReductionByText):
+            reduction = reduction.of_texts(rows)
         engine = self.free_engines.get()
         try:
             wait = engine.start(tokens.take(rows), reduction)
@@ -293,7 +322,7 @@ class Runtime:
     def _wait(
         self,
         tokens: PackedTokens,
-        reduction: Reduction,
+        reduction: Reduction | ReductionByText,
         pending: deque[PendingBatch],
     ) -> ModelRun:
         """Wait for the pending batches; return the outputs in the order of the texts.

@@ -559,9 +559,8 @@ def build_graph(net: OpenvinoNetwork, spec: ModelSpec, file_output: Node | None 
     outputs: list[Node] = [file_output]
     if file_output is None:
         outputs = hidden_states(net, selection.layer_indices(net.config.num_hidden_layers))
-    is_text_logits = (
-        file_output is not None and selection.one_row_per_text and spec.architecture != "BertModel"
-    )
+    is_of_texts = selection.one_row_per_text and not selection.one_given
+    is_text_logits = file_output is not None and is_of_texts and spec.architecture != "BertModel"
     if not is_text_logits and selection.token_mean:
         outputs = [token_means(net, before_mean(net, x)) for x in outputs]
     elif not is_text_logits:

@@ -187,7 +187,7 @@ class TorchEngine(Engine):
         if selection.token_mean:
             model: Any = self.model  # with a head
             x = mean_states(model.before_mean(x), batch.lengths.tolist())
-        elif selection.first_token or selection.token_id is not None:
+        elif not selection.all_tokens:
             x = x[self._to_device(selection.token_indices(batch))]
         return self._fetch(reduction(self.model, x, selection.row_counts(batch)))
 
