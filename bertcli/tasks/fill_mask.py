@@ -6,7 +6,7 @@ only at masks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -69,16 +69,12 @@ class MaskFiller(HeadTask):
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return the best words at each mask, [masks, k, 2] per text: scores and ids."""
-        best = []
-        for start in range(0, len(states), MASKS_PER_BLOCK):
-            block = states[start : start + MASKS_PER_BLOCK]
-            best.append(self._best(model.packed_logits(block)))
+        best = [self._best(logits) for logits in vocabulary_logits(model, states)]
         return split_by_sizes(library_of(states).concat(best), lengths)
 
     def _best(self, logits: Any) -> Any:
         """Return the scores and ids of the best words of masks [n, k, 2], from logits."""
         library = library_of(logits)
-        logits = library.asarray(logits, dtype=library.float32)
         with np.errstate(invalid="ignore"):  # infinite logits are rejected later, with their text
             maximum = library.amax(logits, -1)[:, None]
             total = library.exp(logits - maximum).sum(-1)[:, None]
@@ -130,6 +126,17 @@ class MaskFiller(HeadTask):
                     }
                 )
         return {"predictions": predictions}
+
+
+def vocabulary_logits(model: Any, states: Any) -> Iterator[Any]:
+    """Yield the logits of the vocabulary, float32 [n, vocabulary], of blocks of states [N, hidden].
+
+    The logits of many masks would need more memory than a batch.
+    """
+    library = library_of(states)
+    for start in range(0, len(states), MASKS_PER_BLOCK):
+        logits = model.packed_logits(states[start : start + MASKS_PER_BLOCK])
+        yield library.asarray(logits, dtype=library.float32)
 
 
 def largest(scores: Any, count: int) -> tuple[Any, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate, groupby
+from itertools import accumulate, count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -48,13 +48,15 @@ from bertcli.keywords import options_from
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
+from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.models.config import BertConfig
+from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.record import Record
 from bertcli.tasks.needed_models import NEEDED_MODELS
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.batch import Encoded, Layout
+from bertcli.tokenizing.batch import Encoded, Layout, TokenBatch
 from bertcli.tokenizing.run import Prepare, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__, versions
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CLASSIFIER = "BertForSequenceClassification"  # or the last module of a sentence model
+SPECIAL_MASK = "special_tokens_mask"  # a column of tokens
+AROUND_TEXTS = ("cls_token", "sep_token", "pad_token")  # roles of tokens
 FIRST_WINDOW = 64  # records in the first window; small, so that output starts early
 
 
@@ -128,9 +132,17 @@ class Head:
         return config.labels(self.embedder.width if self.embedder else config.num_labels)
 
     @classmethod
-    def open(cls, folder: ModelFolder, architecture: str, settings: Settings = Settings()) -> Head:
+    def open(
+        cls,
+        folder: ModelFolder,
+        architecture: str,
+        settings: Settings = Settings(),
+        *,
+        one_given: bool = False,
+    ) -> Head:
         """Load a model with a head of this class, one of `HEADS`.
 
+        With ``one_given``, a text has the output of one token, the one at `PackedTokens.read`.
         Raises ModelError for a folder that is not a complete BERT with this head, UsageError for a
         setting that this model or this machine does not support.
         """
@@ -152,7 +164,7 @@ class Head:
             mask = tokenizer.special_ids().get(token)
             if mask is None:
                 raise ModelError(f"{encoder}: the vocabulary has no mask token {token}")
-            reading = StateSelection(token_id=mask)
+            reading = StateSelection(one_given=True) if one_given else StateSelection(token_id=mask)
         else:
             head_layer = config.structure.head_layer(HEAD_PARTS[architecture])
             mean = head_layer is not None and head_layer.mean
@@ -215,8 +227,17 @@ class HeadTask(ABC):
     head: Head = field(repr=False)
 
     architecture: ClassVar[str] = CLASSIFIER  # the class of its head
+    settings_class: ClassVar[type[Settings]] = Settings
     consumed: ClassVar[frozenset[str]] = frozenset()
     plain_field: ClassVar[str] = ""  # the field that plain text holds, if any
+
+    @classmethod
+    def open_head(cls, folder: ModelFolder, settings: Any) -> Head:
+        """Load a model with the head of this task; ``settings`` are of `settings_class`.
+
+        Raises as `Head.open` does.
+        """
+        return Head.open(folder, cls.architecture, settings)
 
     @classmethod
     def load(
@@ -227,19 +248,24 @@ class HeadTask(ABC):
         offline: bool = False,
         **options: Any,
     ) -> Self:
-        """Load a model by a name as in `find_model`, or by its folder; ``options`` are `Settings`.
+        """Load a model by a name as in `find_model`, or by its folder.
 
-        Raises UsageError without a name: the default model has no head.
+        ``options`` are those of `settings_class`. Raises UsageError without a name if the task
+        needs a head: the default model has none.
         """
-        if name is None:
-            needed = NEEDED_MODELS[cls.__name__]
+        needed = NEEDED_MODELS.get(cls.__name__)
+        if name is None and needed:
             raise UsageError(
                 f"{cls.__name__}.load needs the name of {needed.model}", f"give {needed.origin}"
             )
-        settings = options_from(Settings, options)
-        files = files_for(settings.dtype)
-        folder = find_model(os.fspath(name), files=files, revision=revision, offline=offline)
-        return cls(Head.open(folder, cls.architecture, settings))
+        settings = options_from(cls.settings_class, options)
+        folder = find_model(
+            os.fspath(name or DEFAULT_MODEL),
+            files=files_for(settings.dtype),
+            revision=revision,
+            offline=offline,
+        )
+        return cls(cls.open_head(folder, settings))
 
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
         """Return the row of each text, or of a single text. Texts are as in `Embedder.encode`."""
@@ -263,8 +289,34 @@ class HeadTask(ABC):
 
     def finish(self, model: Any, states: Any, lengths: Sequence[int]) -> Any:
         """Return the outputs for each text, as `fields` takes them, from packed states."""
-        is_per_text = HEADS[self.architecture].is_per_text
-        return head_logits(model, states, lengths, is_per_text=is_per_text)
+        return head_logits(model, states, lengths, is_per_text=self.is_per_text)
+
+    @property
+    def is_per_text(self) -> bool:
+        """True if a text has one output, from its first token or the mean of its tokens."""
+        return HEADS[self.architecture].is_per_text
+
+    @cached_property
+    def _ids_around_texts(self) -> set[int | None]:
+        """The ids of tokens like [CLS], [SEP] and padding."""
+        tokenizer = self.head.tokenizer
+        return {tokenizer.special_ids().get(tokenizer.roles[role]) for role in AROUND_TEXTS}
+
+    def tokens_inside(self, item: Encoded) -> list[bool]:
+        """Return, for each token of a text, False if it is one like [CLS], [SEP] or padding.
+
+        These may also be written in the text. The text needs the column ``SPECIAL_MASK``.
+        """
+        tokens = zip(item.columns["input_ids"], item.columns[SPECIAL_MASK], strict=True)
+        return [
+            not is_special and token_id not in self._ids_around_texts
+            for token_id, is_special in tokens
+        ]
+
+    @property
+    def window_characters(self) -> int:
+        """The maximum number of characters of a window."""
+        return window_characters(self.head.runtime)
 
     @property
     def layout(self) -> Layout:
@@ -284,17 +336,14 @@ class HeadTask(ABC):
 
         Raises InputError for a text without tokens, ModelError for a result that is not finite.
         """
-        head = self.head
-        is_per_text = HEADS[self.architecture].is_per_text
         for item in batch:
-            if is_per_text and not item.length:  # possible without special tokens
+            if self.is_per_text and not item.length:  # possible without special tokens
                 raise InputError(
                     f"{item.record.where}: has no tokens",
                     f"leave it out, or give {option('skip_empty')}",
                 )
-        refuse_pairs(batch, head.runtime.config)
-        tokens = PackedTokens.of(head.runtime.extra_columns.add_to(batch, head.tokenizer))
-        outputs = list(head.run(tokens, self.finish))
+        refuse_pairs(batch, self.head.runtime.config)
+        outputs = self.outputs(batch)
         refuse_infinite([item.record for item in batch], outputs, "its logits contain")
         results = []
         pairs = zip(batch, outputs, strict=True)
@@ -304,6 +353,15 @@ class HeadTask(ABC):
             cut = sum(item.cut for item in items)
             results.append(Result(items[0].record, items[0].sample, fields, cut))
         return results
+
+    def outputs(self, batch: Sequence[Encoded]) -> list[np.ndarray]:
+        """Return the outputs of the model for each tokenized text, as `fields` takes them."""
+        return list(self.head.run(self.model_input(batch), self.finish))
+
+    def model_input(self, batch: Sequence[Encoded]) -> PackedTokens:
+        """Return the model input of tokenized texts."""
+        runtime = self.head.runtime
+        return PackedTokens.of(runtime.extra_columns.add_to(batch, runtime.tokenizer))
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield batches of tokenized texts; all windows of a text are in one batch.
@@ -322,6 +380,37 @@ class HeadTask(ABC):
                     yield items
                     size = max(size, 2 * (stop - start))
                     start = stop
+
+    def encoded_texts(
+        self,
+        run: TokenizeRun,
+        windows: Iterable[Sequence[Record]],
+        texts_of: Callable[[int, Record], tuple[int, list[Record]]],
+    ) -> Iterator[TokenBatch]:
+        """Yield batches of the tokens of the texts that each record consists of.
+
+        ``texts_of`` takes the index of a record in the run, and returns it with the texts. Raises
+        InputError for a record to skip.
+        """
+        layout = self.layout
+        tokenizer = self.head.tokenizer
+        start = run.start
+        for records in windows:
+            found = run.reader.collect(texts_of, count(start), records)
+            start += len(records)
+            run.skipped += len(records) - len(found)
+            texts: list[Record] = []
+            samples: list[int] = []
+            for sample, texts_of_record in found:
+                texts += texts_of_record
+                samples += [sample] * len(texts_of_record)
+            prepared = self.prepare(texts)
+            run.tally.literals += tokenizer.count_literals(prepared)
+            batch = tokenizer.encode_records(prepared, layout)
+            batch = replace(batch, records=RecordBatch.of(texts), samples=samples)
+            run.tally.add(batch, tokenizer.limit)
+            yield batch
+            run.finish(start)
 
     def stream(self, reader: Reader) -> Stream:
         """Return a pass over the records of a reader."""
@@ -343,7 +432,7 @@ class Stream:
             head.tokenizer,
             task.layout,
             head.settings.window,
-            characters=window_characters(head.runtime),
+            characters=task.window_characters,
             growing=True,
             prepare=task.prepare,
         )

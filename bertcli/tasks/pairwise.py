@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass
 
-from bertcli.records.batch import RecordBatch, record_windows
+from bertcli.records.batch import record_windows
 from bertcli.records.record import Record
 from bertcli.tasks.head import FIRST_WINDOW, HeadTask
 from bertcli.tasks.results import Result
@@ -29,27 +28,7 @@ class PairwiseTask(HeadTask):
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
         """Yield the tokens of the pairs of several texts."""
-        layout = self.layout
-        tokenizer = self.head.tokenizer
-        tally = run.tally
-        reader = run.reader
-        start = run.start
-        for records in self.windows(run):
-            texts = reader.collect(self._numbered_pairs, count(start), records)
-            start += len(records)
-            run.skipped += len(records) - len(texts)
-            pairs: list[Record] = []
-            samples: list[int] = []
-            for sample, pairs_of_text in texts:
-                pairs += pairs_of_text
-                samples += [sample] * len(pairs_of_text)
-            prepared = self.prepare(pairs)
-            tally.literals += tokenizer.count_literals(prepared)
-            batch = tokenizer.encode_records(prepared, layout)
-            batch = replace(batch, records=RecordBatch.of(pairs), samples=samples)
-            tally.add(batch, tokenizer.limit)
-            yield batch
-            run.finish(start)
+        return self.encoded_texts(run, self.windows(run), self._numbered_pairs)
 
     def _numbered_pairs(self, sample: int, record: Record) -> tuple[int, list[Record]]:
         """Return the index of a text in the run, and its pairs."""

@@ -132,10 +132,12 @@ class ReaderRun:
         self.reader.count_skipped(self.skipped)
         self.tally.merge(TokenCounts(**done["tally"]))
 
-    def blocks(self) -> Iterator[Sequence[Record]]:
-        """Yield blocks of the records that are not done."""
+    def blocks(
+        self, all_records: Iterable[Sequence[Record]] | None = None
+    ) -> Iterator[Sequence[Record]]:
+        """Yield blocks of the records that are not done; ``all_records`` if they were read."""
         done = self.start
-        for block in self.reader.blocks():
+        for block in self.reader.blocks() if all_records is None else all_records:
             if done < len(block):
                 yield block[done:] if done else block
             done = max(0, done - len(block))
