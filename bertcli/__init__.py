@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from bertcli.engines.torch_engine import load
     from bertcli.errors import BertcliError
     from bertcli.evaluation.evaluate import evaluate
-    from bertcli.functions import chunk, corpus_map, distil, duplicates, export, search, tokenize
+    from bertcli.functions import (
+        chunk,
+        corpus_map,
+        distil,
+        duplicates,
+        export,
+        score,
+        search,
+        tokenize,
+    )
     from bertcli.model_folder.find import find_model
     from bertcli.model_folder.load import save
     from bertcli.models.attention import Recording
@@ -40,10 +49,12 @@ if TYPE_CHECKING:
     from bertcli.records.record import Record
     from bertcli.records.source import Source
     from bertcli.tasks.answer import Answerer
+    from bertcli.tasks.bert_score import BertScorer
     from bertcli.tasks.choose import Chooser
     from bertcli.tasks.classify import Classifier
     from bertcli.tasks.fill_mask import MaskFiller
     from bertcli.tasks.next_sentence import NextSentencePredictor
+    from bertcli.tasks.pseudo_likelihood import MaskedLMScorer
     from bertcli.tasks.rerank import Reranker
     from bertcli.tasks.tag import Tagger
     from bertcli.tasks.zero_shot import ZeroShotClassifier
@@ -52,7 +63,7 @@ if TYPE_CHECKING:
     from bertcli.training.train import train
     from bertcli.versions import __version__
 
-_FUNCTIONS = "chunk corpus_map distil duplicates export search tokenize"
+_FUNCTIONS = "chunk corpus_map distil duplicates export score search tokenize"
 _HEADS = """
 BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining
 BertForQuestionAnswering BertForReplacedTokens BertForSequenceClassification
@@ -63,6 +74,7 @@ _PLACES = {
     "Answerer": "bertcli.tasks.answer",
     "BertConfig": "bertcli.models.config",
     "BertModel": "bertcli.models.bert",
+    "BertScorer": "bertcli.tasks.bert_score",
     "BertcliError": "bertcli.errors",
     "Chooser": "bertcli.tasks.choose",
     "Classifier": "bertcli.tasks.classify",
@@ -70,6 +82,7 @@ _PLACES = {
     "Encoded": "bertcli.tokenizing.batch",
     "Layout": "bertcli.tokenizing.batch",
     "MaskFiller": "bertcli.tasks.fill_mask",
+    "MaskedLMScorer": "bertcli.tasks.pseudo_likelihood",
     "NextSentencePredictor": "bertcli.tasks.next_sentence",
     "Reader": "bertcli.records.reader",
     "Record": "bertcli.records.record",
@@ -100,6 +113,7 @@ __all__ = [
     "BertForTokenClassification",
     "BertLMHeadModel",
     "BertModel",
+    "BertScorer",
     "BertcliError",
     "Chooser",
     "Classifier",
@@ -107,6 +121,7 @@ __all__ = [
     "Encoded",
     "Layout",
     "MaskFiller",
+    "MaskedLMScorer",
     "NextSentencePredictor",
     "Reader",
     "Record",
@@ -126,6 +141,7 @@ __all__ = [
     "find_model",
     "load",
     "save",
+    "score",
     "search",
     "tokenize",
     "train",

@@ -235,6 +235,52 @@ def corpus_map(
     return layout.rows()
 
 
+def score(texts: Any = None, *, pairs: Any = None, quiet: bool = False, **options: Any) -> Rows:
+    """Return how likely texts are, or how similar pairs are, as `bertcli score` prints it.
+
+    Texts have a pseudo-log-likelihood; the options are ``per_token`` and ``within_word``, and
+    ``model``, a masked language model, is required. ``pairs`` of a candidate and its reference have
+    a BERTScore; the options are ``layers`` and ``idf``. Further ``options`` are ``revision``,
+    ``offline``, ``max_length``, ``device`` and so on, and options for reading the texts.
+    """
+    from bertcli.tasks.bert_score import BertScorer
+    from bertcli.tasks.head import HeadTask
+    from bertcli.tasks.pseudo_likelihood import MaskedLMScorer
+    from bertcli.tasks.results import fields_written, row
+
+    if (texts is None) == (pairs is None):
+        raise UsageError(
+            "score needs texts or pairs", 'score(["a text"]), or score(pairs=[("a", "b")])'
+        )
+    task_class: type[HeadTask] = MaskedLMScorer if pairs is None else BertScorer
+    chosen = group_options(
+        options,
+        {
+            "model": MODEL_OPTIONS,
+            "settings": [
+                name for name in init_fields(task_class.settings_class) if name != "stride"
+            ],
+            "task": [name for name in init_fields(task_class) if name != "head"],
+            "reading": READING_OPTIONS,
+        },
+    )
+    reading = chosen["reading"]
+    if pairs is None:
+        reader = records_of(texts, reading, no_pairs=True)
+    else:
+        reader = records_of(pairs, reading, are_pairs=True)
+    name = chosen["model"].pop("model", None)
+    settings = {"parallel": True} | chosen["settings"]
+    head = task_class.load(name, **chosen["model"], **settings).head
+    stream = options_from(task_class, chosen["task"], head=head).stream(reader)
+    reader.reserve(fields_written(stream.task.blank, flat=False) - stream.consumed)
+    rows = [row(result) for window in stream for result in window]
+    display = PrintedDisplay(quiet)
+    display.warn(stream.tally.truncation(head.max_length))
+    reader.summarize(display)
+    return rows
+
+
 def distil(
     output: str | Path,
     corpus: Any = None,

@@ -365,7 +365,8 @@ def records_of_options():
         for node in nodes_of(path):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if called == "run_task":
-                yield getattr(bertcli, node.args[0].value)
+                task = getattr(bertcli, node.args[0].value)
+                yield from (task, task.settings_class)
             elif called == "Input.of":
                 yield Input
             elif called == "record" and node.args[0].id in homes:

@@ -44,6 +44,7 @@ COMMANDS = {
     "tag": "tasks",
     "answer": "tasks",
     "choose": "tasks",
+    "score": "score",
     "export": "models",
     "distil": "models",
     "train": "train",

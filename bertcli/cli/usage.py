@@ -32,6 +32,7 @@ COMMANDS_ELSEWHERE = {
     "tag": "ner entities",
     "answer": "qa question-answering",
     "fill-mask": "mask fill mlm",
+    "score": "perplexity likelihood pll bertscore bert-score",
     "inspect": "info show summary describe",
     "inspect --attention TEXT": "attention",
     "compare": "diff",

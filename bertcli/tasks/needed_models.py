@@ -26,6 +26,9 @@ NEEDED_MODELS = {
     "MaskFiller": NeededModel(
         "fill-mask", "a masked language model", "bertcli pretrain run", "bert-base-uncased"
     ),
+    "MaskedLMScorer": NeededModel(
+        "score", "a masked language model", "bertcli pretrain run", "bert-base-uncased"
+    ),
     "NextSentencePredictor": NeededModel(
         "next-sentence", "a next-sentence head", "bertcli pretrain run", "bert-base-uncased"
     ),

@@ -19,10 +19,12 @@ COMMANDS = {
     "classes.csv": ("classify", "--scores", "all"),
     "words.parquet": ("fill-mask",),
     "redacted.txt": ("tag", "--redact", "LABEL_1"),
+    "scores.csv": ("score", "--per-token", "--within-word"),
 }
 HEADS = {
     "classify": "BertForSequenceClassification",
     "fill-mask": "BertForMaskedLM",
+    "score": "BertForMaskedLM",
     "tag": "BertForTokenClassification",
 }
 

@@ -276,6 +276,8 @@ def test_choices_without_a_meaning(tmp_path, options, what):
         ["tag", "a"],
         ["fill-mask", "a [MASK]"],
         ["next-sentence", "a", "b"],
+        ["score", "a"],
+        ["score", "a", "--pair", "b"],
         ["inspect", "--attention", "a"],
     ],
 )

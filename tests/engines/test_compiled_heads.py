@@ -1,4 +1,4 @@
-"""The six commands with heads on the CPU engine: the numbers of torch, and the same bits."""
+"""The commands with heads on the CPU engine: the numbers of torch, and the same bits."""
 
 import random
 from importlib.util import find_spec
@@ -34,6 +34,8 @@ TASKS = [
         (),
     ),
     ("fill-mask", "BertForMaskedLM", [{"text": "a [MASK]"}] * 2, ("--targets", "saw,heard,the")),
+    ("score", "BertForMaskedLM", [{"text": text} for text in TEXTS], ("--per-token",)),
+    ("score", "BertForMaskedLM", PAIRS, ("--pair-field", "pair", "--layers", 1)),
     ("next-sentence", "BertForNextSentencePrediction", PAIRS, ("--pair-field", "pair")),
     ("classify", "BertForSequenceClassification", [{"text": text} for text in TEXTS], ()),
     ("tag", "BertForTokenClassification", [{"text": text} for text in TEXTS], ()),

@@ -36,6 +36,7 @@ FEATURES = {
     "tag": "ForTokenClassification",
     "answer": "ForQuestionAnswering",
     "fill-mask": "ForMaskedLM",
+    "score": "ForMaskedLM",
     "choose": "ForMultipleChoice",
 }
 GIVEN = {
@@ -43,6 +44,7 @@ GIVEN = {
     "tag": TEXTS,
     "answer": ["--question", "what?", "--context", TEXTS[1]],
     "fill-mask": ["a [MASK] of [MASK]", "the [MASK]"],
+    "score": TEXTS,
     "choose": TEXTS,
 }
 OWN = [row for row in ROWS if not row.alike]

@@ -167,6 +167,7 @@ READ = {  # commands that read a file of texts, and what makes that file theirs
     "glob": ("similar", "-q", "x", "--corpus", "GLOB", "-m", TINY, "-o", "FILE"),
     "duplicates": ("duplicates", "-q", "GLOB", "-m", TINY, "-o", "FILE"),
     "fill-mask": ("fill-mask", "-m", "PRETRAINED", "-i", "FILE", "-o", "FILE"),
+    "score": ("score", "-m", "PRETRAINED", "-i", "FILE", "-o", "FILE"),
 }
 
 

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.parity
 
 CALLS = {
     "fill-mask": ("BertForMaskedLM", ["a [MASK] and", "[MASK] [MASK]"]),
+    "score": ("BertForMaskedLM", ["I love NLP!", "one"]),
     "next-sentence": ("BertForNextSentencePrediction", ["one", "two"]),
     "classify": ("BertForSequenceClassification", ["one", "two", "one"]),
     "tag": ("BertForTokenClassification", ["Angela lives in Berlin.", "one"]),
@@ -72,6 +73,7 @@ def flat(rows):
 
 PYTHON = {  # a class, what it is called with, and the arguments of its command that mean the same
     "fill-mask": ("MaskFiller", ["a [MASK] and"], {"top_k": 2}, ["--top-k", "2"]),
+    "score": ("MaskedLMScorer", ["I love NLP!"], {"per_token": True}, ["--per-token"]),
     "next-sentence": ("NextSentencePredictor", [("one", "two")], {}, ["--pair", "two"]),
     "classify": ("Classifier", ["one", "two"], {"all_scores": True}, ["--scores", "all"]),
     "tag": (
@@ -139,6 +141,7 @@ def test_no_label_and_no_entity_is_an_empty_table(models, command, tmp_path):
 
 
 FIELDS = {"answer": ("question", "context"), "choose": ("prompt", "choices")}
+SAME_FIELDS = ("next-sentence", "classify", "answer", "score")  # in JSON and in tables
 
 
 @pytest.mark.parametrize("command", CALLS)
@@ -180,7 +183,7 @@ def test_a_kept_field_named_as_one_of_the_output(models, command, tmp_path):
     (found,) = good(*argv).rows[:1]
     names = {"jsonl": {*found, "truncated"} - {"id", *row}}
     names["csv"] = {*good(*argv, "-f", "csv").out.partition("\n")[0].split(",")} - {"id", *row}
-    assert names["jsonl"] != names["csv"] or command in ("next-sentence", "classify", "answer")
+    assert names["jsonl"] != names["csv"] or command in SAME_FIELDS
     for form, taken in names.items():
         for name in (sorted(taken)[0], "truncated"):
             put_json(path, row | {name: "precious"})
@@ -223,7 +226,7 @@ def test_the_default_model_has_no_head(command, model, monkeypatch):
     assert bad(command, *CALLS[command][1], code=2, BERTCLI_MODEL=DEFAULT_MODEL).error
 
 
-@pytest.mark.parametrize("command", [*CALLS, "rerank"])
+@pytest.mark.parametrize("command", [*sorted(CALLS.keys() - {"score"}), "rerank"])
 def test_help_shows_no_default_model_where_it_cannot_work(command):
     for option in ("-h", "--help"):
         shown = " ".join(call(command, option).out.split())
@@ -234,7 +237,7 @@ def test_help_shows_no_default_model_where_it_cannot_work(command):
 @pytest.mark.parametrize("command", CALLS)
 def test_another_head_is_refused_and_said(models, command):
     for other in CALLS:
-        if other != command:
+        if CALLS[other][0] != CALLS[command][0]:
             done = bad(command, *CALLS[command][1], "-m", folder_of(models, other))
             assert "BertFor" in done.error
             assert (
@@ -344,7 +347,7 @@ def reading(command, folder, tmp_path):
 
 
 ALL = [*CALLS, "embed", "similar", "inspect"]
-READ_IDS = ("classify", "tag", "fill-mask", "next-sentence", "embed", "inspect")
+READ_IDS = ("classify", "tag", "fill-mask", "score", "next-sentence", "embed", "inspect")
 
 
 @pytest.mark.parametrize("command", ALL)
@@ -406,6 +409,7 @@ def test_pairs_for_a_model_of_one_token_type(command, tmp_path):
         "tag": None,
         "similar": None,
         "fill-mask": None,
+        "score": None,
     }.get(command, singles)
     if pair is not singles:
         assert call(*singles).code == 0

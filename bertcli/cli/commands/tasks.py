@@ -146,20 +146,20 @@ class ChoiceOptions(OptionGroup, panel=INPUT):
 
 
 def open_head(
-    task_name: str, model: HeadModelOptions, length: OptionGroup, compute: ComputeOptions
+    task_name: str, model: HeadModelOptions, compute: ComputeOptions, *groups: OptionGroup
 ) -> tuple[Any, Any]:
     """Return the class of a task, such as `Tagger`, and the model with a head for it.
 
-    Raises UsageError for the default model, which has no head. Imports the backend.
+    ``groups`` are further options of the model. Raises UsageError for the default model if the
+    task needs a head, which it lacks. Imports the backend.
     """
-    needed = NEEDED_MODELS[task_name]
-    model.refuse_default(needed.command, needed.model, needed.origin)
+    if needed := NEEDED_MODELS.get(task_name):
+        model.refuse_default(needed.command, needed.model, needed.origin)
     folder = model.folder(files_for(compute.dtype))
-    from bertcli.tasks.head import Head, Settings
-
     task_class = getattr(bertcli, task_name)
-    head = Head.open(folder, task_class.architecture, record(Settings, length, compute))
-    return task_class, head
+    settings_class = task_class.settings_class
+    settings = record(settings_class, compute, *groups)
+    return task_class, task_class.open_head(folder, settings)
 
 
 def run_task(
@@ -175,12 +175,12 @@ def run_task(
 ) -> None:
     """Run a task on texts, write its results, and report warnings and counts.
 
-    ``groups`` are the options of the task, from which the fields of its class are filled. A table
-    is drawn by ``view``, see `OutputOptions.open`.
+    ``groups`` are the options of the task, from which the fields of its class and of its settings
+    are filled. A table is drawn by ``view``, see `OutputOptions.open`.
     """
     console.beside_output = output.on_terminal
     file_format = output.resolve_format()
-    task_class, head = open_head(task_name, model, length, compute)
+    task_class, head = open_head(task_name, model, compute, length, *groups)
     task = record(task_class, *groups, head=head)
     stream = task.stream(reader)
     rows_of_batches = rows_to_write(stream, console.track(stream), file_format)
@@ -386,7 +386,7 @@ def rerank(
     """
     file_format = output.resolve_format()
     reader = reader_of(ranking, files, no_pairs=True, hit_rows=True)
-    task_class, head = open_head("Reranker", model, length, compute)
+    task_class, head = open_head("Reranker", model, compute, length)
     from bertcli.tasks.rerank import BLANK_HIT, ranked, ranked_row
 
     stream = task_class(head, query=ranking.query).stream(reader)

@@ -29,6 +29,7 @@ COMMON = frozenset(
     tokens count stats per_file skip_special_tokens as_ clean_up
     pooling normalize top_k threshold targets aggregation no_answer tolerance worst
     similar.index similar.hybrid similar.keep_fields
+    score.per_token score.within_word score.layers score.idf
     tree tensors attention verify json
     duplicates.keep groups
     map.color map.clusters

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from math import inf
+from math import exp, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,7 @@ MAX_TEXT_LENGTH = 1000  # maximum characters of a text
 MAX_SHORT_CELL = 14  # maximum characters of a word or label, which is not folded
 NAME_COLUMNS = ("id", "file", "model")  # columns that users copy: not folded if there is room
 UNGROUPED = ("id", "line", "input_ids")  # numeric columns without thousands separators
+LINE_ENDS = str.maketrans("\r\n", "  ")
 MIN_TEXT_WIDTH = 30  # minimum width of a text column
 HIT_LINES = 2  # maximum lines of a hit, in the width of the terminal
 EXPLAINED_LINES = 4  # of an explained hit
@@ -317,6 +318,51 @@ def redacted_view(results: Sequence[Result]) -> Iterator[Table]:
     yield rows_table(
         [{REDACTED: result.fields[REDACTED], **field_cells(result.record)} for result in results]
     )
+
+
+LIKELY_STYLES = (  # minimum probability of a token, and its colour
+    (0.5, "green"),
+    (0.1, ""),
+    (0.01, "yellow"),
+    (0.0, "red"),
+)
+
+
+def token_scores_view(results: Sequence[Result]) -> Iterator[RenderableType]:
+    """Draw each text with its tokens coloured by probability, above a table of them."""
+    for result in results:
+        tokens = result.fields["tokens"]
+        yield Text("")
+        yield text_by_probability(result)
+        rows = [
+            {
+                "token": Text(token["token"], likely_style(token["logprob"])),
+                "logprob": token["logprob"],
+                "probability": exp(token["logprob"]),
+                "span": f"{token['start']}-{token['end']}",
+            }
+            for token in tokens[:MAX_DRAWN]
+        ]
+        yield rows_table(rows) if rows else Text("no tokens", "dim")
+        yield from notes_of_hidden(len(tokens) - len(rows), "more tokens")
+        names = ("score", "n_tokens", "perplexity")
+        yield facts((name, result.fields[name]) for name in names)
+
+
+def text_by_probability(result: Result) -> Text:
+    """Return the text of a result with its tokens coloured by probability."""
+    text = result.record.text
+    if not isinstance(text, str) or len(text) > MAX_TEXT_LENGTH:
+        return Text(item_text(result), "bold")  # the tokens below are coloured
+    drawn = Text(text.translate(LINE_ENDS), "bold")
+    for token in result.fields["tokens"]:
+        drawn.stylize(likely_style(token["logprob"]), token["start"], token["end"])
+    return drawn
+
+
+def likely_style(logprob: float) -> str:
+    """Return the colour of a token with this log probability."""
+    return next(style for minimum, style in LIKELY_STYLES if exp(logprob) >= minimum)
 
 
 def models_view(rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
