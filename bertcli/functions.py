@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,6 +177,7 @@ def search(
 
 def duplicates(
     texts: Any,
+    against: Any = None,
     *,
     threshold: float = 0.95,
     keep: str = "first",
@@ -185,10 +187,11 @@ def duplicates(
 ) -> Rows:
     """Return groups of near-duplicate texts, as `bertcli duplicates` prints them.
 
-    ``keep`` is "first" or "longest". ``options`` are ``model``, ``vectors``, those that affect
-    vectors, and options for reading the texts.
+    With ``against``, other texts, duplicates are the texts that these have. ``keep`` is "first" or
+    "longest". ``options`` are ``model``, ``vectors``, those that affect vectors, and options for
+    reading the texts.
     """
-    from bertcli.retrieval.duplicates import Duplicates
+    from bertcli.retrieval.duplicates import DuplicateRun, Duplicates, Overlap
     from bertcli.retrieval.search import stored_vectors
 
     if not 0 < threshold <= 1:
@@ -197,8 +200,21 @@ def duplicates(
         raise UsageError(f"unknown keep {keep!r}", "one of first, longest")
     display = PrintedDisplay(quiet)
     search = _open_search(texts, options)
-    run = Duplicates(search, threshold, keep, chain)
-    with stored_vectors(search, display):
+    run: DuplicateRun = Duplicates(search, threshold, keep=keep, chain=chain)
+    with ExitStack() as stack:
+        stack.enter_context(stored_vectors(search, display))
+        if against is not None:
+            if chain or keep != "first":
+                raise UsageError(
+                    f"{option('against')} cannot be combined with {option('chain')} or "
+                    f"{option('keep')}"
+                )
+            is_file = isinstance(against, str | Path)
+            reading = {name: options[name] for name in READING_OPTIONS if name in options}
+            reader = records_of(against, reading, no_pairs=True, with_location=is_file)
+            other = search.over(reader)
+            stack.enter_context(stored_vectors(other, display))
+            run = Overlap(search, threshold, other=other)
         display.follow(run)
     return [run.fields(group) for group in run.groups]
 

@@ -3,6 +3,7 @@
     run = Duplicates(search, 0.95)      # the vectors of the search are stored
     run.execute()
     run.groups[0].keep, run.groups[0].rows
+    Overlap(search, 0.95, other=other)  # the texts that another corpus has
 
 Two texts are duplicates if their cosine is at least the threshold. A text is kept unless it is a
 duplicate of a text that was kept before it, so each removed text is close to a kept one. With
@@ -14,22 +15,24 @@ Letters: `n` rows, `D` dimensions, `d` dimensions of the screen, `a` and `b` row
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain as chained
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bertcli.embedding.sentence_modules import unit_vectors
-from bertcli.formats.vector_files import Array
+from bertcli.errors import counted
+from bertcli.formats.vector_files import Array, memory_mapped
 from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
 from bertcli.retrieval.nearest import DIGITS
-from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors
+from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, unit_blocks
 
 
 class DuplicateGroup(NamedTuple):
@@ -40,21 +43,132 @@ class DuplicateGroup(NamedTuple):
     scores: Array
 
 
-@dataclass
-class Duplicates:
-    """Finds the duplicates of a corpus whose vectors are stored. Execute once.
+class Members(NamedTuple):
+    """The texts that are in groups, by their rows [n], ascending."""
 
-    Only texts that are in groups are kept in memory.
+    rows: Array
+    texts: RecordBatch
+
+    @classmethod
+    def of(cls, corpus: CorpusTexts, rows: Array, count: int) -> Members:
+        """Return these rows of a corpus of ``count`` texts.
+
+        Raises InputError if its vectors were computed from other texts.
+        """
+        rows = np.unique(rows)
+
+        def taken() -> Iterator[RecordBatch]:
+            first = 0
+            for block in corpus.blocks(count):
+                start, stop = rows.searchsorted([first, first + len(block)])
+                yield RecordBatch.of(block).take((rows[start:stop] - first).tolist())
+                first += len(block)
+
+        return cls(rows, RecordBatch.of(chained.from_iterable(taken())))
+
+    def record(self, row: int) -> Record:
+        """Return the record of a row; without an id, it gets the number of the row."""
+        record = self.texts[int(self.rows.searchsorted(row))]
+        return record._replace(id=row) if record.id is None else record
+
+    def names(self, *, with_location: bool | None) -> tuple[str, ...]:
+        """Return the names of the attributes that say where a text comes from."""
+        has_ids = any(key is not None for key in self.texts.ids or ())
+        return (*(["id"] if has_ids else ()), *(ORIGIN if with_location else ()))
+
+
+@dataclass
+class DuplicateRun(ABC):
+    """Finds duplicates in a corpus whose vectors are stored. Execute once.
+
+    Only texts that are in groups are kept in memory. ``kept_key`` is the output field for the row
+    that is kept of a group.
     """
 
     search: Search
     threshold: float = 0.95  # minimum cosine of duplicates
-    keep: str = "first"  # the text of a group that is kept: "first" or "longest"
-    chain: bool = False  # join duplicates of duplicates
     records: int = field(default=0, init=False)  # texts of the corpus
     groups: list[DuplicateGroup] = field(default_factory=list, init=False)
-    members: Array = field(init=False)  # the rows of all groups, ascending
-    texts: RecordBatch = field(init=False)  # the texts of `members`
+    members: Members = field(init=False)
+    kept_members: Members = field(init=False)  # with the texts that are kept
+    kept_key: ClassVar[str]
+
+    @abstractmethod
+    def execute(self, show: Show = show_nothing) -> list[DuplicateGroup]:
+        """Compare all texts, and return the groups."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """The number of duplicates as a sentence."""
+
+    @property
+    def dropped(self) -> int:
+        """The number of duplicates."""
+        return sum(len(group.rows) for group in self.groups)
+
+    @property
+    def is_kept(self) -> Array:
+        """True for each text of the corpus that is kept, bool [n]."""
+        is_kept = np.ones(self.records, bool)
+        for group in self.groups:
+            is_kept[group.rows] = False
+        return is_kept
+
+    @property
+    def kept_names(self) -> tuple[str, ...]:
+        """The names of the attributes that say where a kept text comes from."""
+        return self.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the attributes that say where a text comes from."""
+        with_location = self.search.texts.source.fields.with_location
+        return self.members.names(with_location=with_location)
+
+    def fields(self, group: DuplicateGroup) -> dict[str, Any]:
+        """Return the fields of a group to write, with ids, files and lines if there are any."""
+        rows = group.rows.tolist()
+        columns = {self.kept_key: group.keep, "rows": rows, "scores": group.scores.tolist()}
+        kept = self.kept_members.record(group.keep)
+        for name in ("id", *ORIGIN):
+            if name in self.kept_names:
+                columns[f"{self.kept_key}_{name}"] = getattr(kept, name)
+            if name in self.names:
+                columns[f"{name}s"] = [getattr(self.members.record(row), name) for row in rows]
+        return columns
+
+    def kept_columns(self, group: DuplicateGroup) -> dict[str, Any]:
+        """Return the columns of a table for the kept text of a group."""
+        keep_id = self.kept_members.record(group.keep).id
+        return {self.kept_key: group.keep, f"{self.kept_key}_id": keep_id}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a table: one for each duplicate."""
+        for group in self.groups:
+            kept = self.kept_columns(group)
+            for row, score in zip(group.rows.tolist(), group.scores.tolist(), strict=True):
+                record = self.members.record(row)
+                columns = {"row": row, "id": record.id, "score": score, "text": record.text}
+                yield kept | columns | (record.extra or {})
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The columns of a table without rows, with values of their types."""
+        return {
+            self.kept_key: 0,
+            f"{self.kept_key}_id": 0,
+            **{"row": 0, "id": 0, "score": 0.0, "text": ""},
+        }
+
+
+@dataclass
+class Duplicates(DuplicateRun):
+    """Finds the duplicates among the texts of a corpus."""
+
+    keep: str = "first"  # the text of a group that is kept: "first" or "longest"
+    chain: bool = False  # join duplicates of duplicates
+    kept_key = "keep"
 
     def execute(self, show: Show = show_nothing) -> list[DuplicateGroup]:
         """Compare all texts, and return the groups.
@@ -77,8 +191,8 @@ class Duplicates:
         groups = comparison.groups()
         if self.chain and lengths is not None:
             groups = [longest_first(rows, lengths) for rows in groups]
-        self.members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
-        self.texts = RecordBatch.of(chained.from_iterable(self._texts_of_members(corpus)))
+        rows = np.concatenate([np.zeros(0, np.int64), *groups])
+        self.members = self.kept_members = Members.of(corpus, rows, self.records)
         self.groups = [scored_group(vectors, rows) for rows in groups]
         self.groups.sort(key=lambda group: group.keep)
         return self.groups
@@ -89,57 +203,86 @@ class Duplicates:
         lengths = chained.from_iterable(RecordBatch.of(block).lengths for block in blocks)
         return np.fromiter(lengths, np.int64, self.records)
 
-    def _texts_of_members(self, corpus: CorpusTexts) -> Iterator[RecordBatch]:
-        """Yield the texts of `members`. Raises InputError if the corpus has changed."""
-        first = 0
-        for block in corpus.blocks(self.records):
-            start, stop = self.members.searchsorted([first, first + len(block)])
-            yield RecordBatch.of(block).take((self.members[start:stop] - first).tolist())
-            first += len(block)
+    @property
+    def summary(self) -> str:
+        """The numbers of groups, duplicates and texts."""
+        duplicates = counted(self.dropped, "duplicate")
+        groups = counted(len(self.groups), "group")
+        return f"{groups}: {duplicates} among {counted(self.records, 'text')}"
+
+
+@dataclass
+class Overlap(DuplicateRun):
+    """Finds the texts of a corpus that another corpus has, such as test texts in training data.
+
+    Each is in the group of the most similar text of the other corpus, the first of several.
+    """
+
+    other: Search = field(kw_only=True)
+    kept_key = "against"
+
+    def execute(self, show: Show = show_nothing) -> list[DuplicateGroup]:
+        """Compare the texts of both corpora, and return the groups.
+
+        Raises InputError if vectors were computed by another model, or from other texts.
+        """
+        other_records = 0
+
+        def vectors_of_both() -> Iterator[Array]:
+            nonlocal other_records
+            for block in unit_blocks(self.other):
+                other_records += len(block)
+                yield block
+            yield from unit_blocks(self.search)
+
+        vectors = memory_mapped(vectors_of_both())
+        vectors = vectors.reshape(len(vectors), -1 if len(vectors) else 1)
+        self.records = len(vectors) - other_records
+        comparison = Matches(vectors, self.threshold, other_records)
+        for compared in comparison:
+            show(Advance(compared, "texts", None))
+        for rows in comparison.groups():
+            keep, found, scores = scored_group(vectors, rows)
+            self.groups.append(DuplicateGroup(keep, found - other_records, scores))
+        self.groups.sort(key=lambda group: group.keep)
+        empty = np.zeros(0, np.int64)
+        rows = np.concatenate([empty, *(group.rows for group in self.groups)])
+        kept = np.array([group.keep for group in self.groups], np.int64)
+        self.members = Members.of(CorpusTexts(self.search), rows, self.records)
+        self.kept_members = Members.of(CorpusTexts(self.other), kept, other_records)
+        return self.groups
 
     @property
-    def dropped(self) -> int:
-        """The number of removed texts."""
-        return len(self.members) - len(self.groups)
+    def kept_names(self) -> tuple[str, ...]:
+        """The names of the attributes that say where a text of the other corpus comes from."""
+        with_location = self.other.texts.source.fields.with_location
+        return self.kept_members.names(with_location=with_location)
+
+    def kept_columns(self, group: DuplicateGroup) -> dict[str, Any]:
+        """Return the columns of a table for the text of the other corpus."""
+        record = self.kept_members.record(group.keep)
+        columns = super().kept_columns(group)
+        for name in ORIGIN:
+            if name in self.kept_names:
+                columns[f"{self.kept_key}_{name}"] = getattr(record, name)
+        return {**columns, f"{self.kept_key}_text": record.text}
 
     @property
-    def is_kept(self) -> Array:
-        """True for each text that is kept, bool [n]."""
-        is_kept = np.ones(self.records, bool)
-        for group in self.groups:
-            is_kept[group.rows] = False
-        return is_kept
+    def exact(self) -> int:
+        """The number of texts that the other corpus has character by character."""
+        return sum(
+            self.members.record(row).text == self.kept_members.record(group.keep).text
+            for group in self.groups
+            for row in group.rows.tolist()
+        )
 
-    def record_of(self, row: int) -> Record:
-        """Return the record of a row in a group; without an id, it gets the number of the row."""
-        record = self.texts[int(self.members.searchsorted(row))]
-        return record._replace(id=row) if record.id is None else record
-
-    def fields(self, group: DuplicateGroup) -> dict[str, Any]:
-        """Return the fields of a group to write, with ids, files and lines if there are any."""
-        rows = group.rows.tolist()
-        columns = {"keep": group.keep, "rows": rows, "scores": group.scores.tolist()}
-        names = ["id"] if any(key is not None for key in self.texts.ids or ()) else []
-        for name in [*names, *(ORIGIN if self.search.texts.source.fields.with_location else ())]:
-            columns[f"keep_{name}"] = getattr(self.record_of(group.keep), name)
-            columns[f"{name}s"] = [getattr(self.record_of(row), name) for row in rows]
-        return columns
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a table: one for each removed text."""
-        for group in self.groups:
-            keep_id = self.record_of(group.keep).id
-            for row, score in zip(group.rows.tolist(), group.scores.tolist(), strict=True):
-                record = self.record_of(row)
-                fields = {
-                    "keep": group.keep,
-                    "keep_id": keep_id,
-                    "row": row,
-                    "id": record.id,
-                    "score": score,
-                    "text": record.text,
-                }
-                yield fields | (record.extra or {})
+    @property
+    def summary(self) -> str:
+        """The numbers of texts that the other corpus has, and of those that it has exactly."""
+        paths = self.other.texts.source.paths
+        place = paths[0] if len(paths) == 1 else counted(len(paths), "file")
+        summary = f"{self.dropped:,} of {counted(self.records, 'text')} are in {place}"
+        return f"{summary}, {self.exact:,} of them exactly" if self.dropped else summary
 
 
 def longest_first(rows: Array, lengths: Array) -> Array:
@@ -306,6 +449,57 @@ class Selection(Comparison):
             doubtful = pairs.other_rows[columns[~removed]]
             removed[~removed] = self.are_duplicates(np.repeat(row, len(doubtful)), doubtful)
             self.kept_by[pairs.other_rows[columns[removed]]] = row
+
+
+class Matches(Comparison):
+    """Finds, for each row from ``first`` on, the most similar row before it. Iterate once.
+
+    An equal vector is more similar than any other; of equal scores, the earlier row is taken.
+    """
+
+    def __init__(self, vectors: Array, threshold: float, first: int) -> None:
+        super().__init__(vectors, threshold)
+        self.first = first
+        self.best_scores = np.full(len(vectors), -np.inf)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the number of rows from ``first`` on that were compared."""
+        known = self.distinct[self.distinct < self.first]
+        new = self.distinct[self.distinct >= self.first]
+        for start in range(0, len(new), ROWS_PER_BLOCK):
+            block = self.block(new[start : start + ROWS_PER_BLOCK])
+            for known_start in range(0, len(known), ROWS_PER_STRIP):
+                self._match(self.block(known[known_start : known_start + ROWS_PER_STRIP]), block)
+            yield int(block.rows[-1]) + 1 - self.first
+        self.kept_by = self.kept_by[self.kept_by]  # for rows with equal vectors
+
+    def _match(self, known: ScreenedRows, new: ScreenedRows) -> None:
+        """Match new rows to their most similar known rows, unless an earlier match is as good."""
+        pairs = self.pairs(known, new)
+        if not len(pairs.rows):
+            return
+        best = self.best_scores[pairs.other_rows]
+        products = np.where(pairs.is_candidate, pairs.products, -np.inf)
+        may_be_best = products >= np.maximum(products.max(axis=0) - 2 * ROUNDING, best - ROUNDING)
+        a, b = may_be_best.nonzero()
+        scores = cosines(self.vectors, pairs.rows[a], pairs.other_rows[b])
+        order = np.lexsort((a, -scores, b))
+        columns, firsts = np.unique(b[order], return_index=True)
+        chosen = order[firsts]  # the best pair of each column
+        is_better = (scores[chosen] >= self.threshold) & (scores[chosen] > best[columns])
+        chosen = chosen[is_better]
+        rows = pairs.other_rows[b[chosen]]
+        self.best_scores[rows] = scores[chosen]
+        self.kept_by[rows] = pairs.rows[a[chosen]]
+
+    def groups(self) -> list[Array]:
+        """Return the rows of each group: a row before ``first``, and those that match it."""
+        kept_by = self.kept_by[self.first :]
+        rows = np.flatnonzero(kept_by < self.first)
+        order = rows[np.argsort(kept_by[rows], kind="stable")]
+        starts = np.flatnonzero(np.diff(kept_by[order])) + 1
+        groups = np.split(order, starts) if len(order) else []
+        return [np.concatenate([[kept_by[group[0]]], self.first + group]) for group in groups]
 
 
 class Components(Comparison):

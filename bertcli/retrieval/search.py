@@ -293,6 +293,13 @@ class Search:
             explainer=Explainer(embedder) if options.explain else None,
         )
 
+    def over(self, reader: Reader) -> Search:
+        """Return a search over other texts, whose vectors are not stored, with the same model."""
+        options = replace(self.options, vectors=None, index=None)
+        return replace(
+            self, options=options, reader=self.embedder.divide_texts(reader), temporary=None
+        )
+
     @property
     def by_dot(self) -> bool:
         """True if vectors are compared by dot product, by option or by the model's setting."""
@@ -613,16 +620,17 @@ def corpus_vectors(search: Search, *, any_model: bool = False) -> Array:
 
     Raises InputError for vectors that `read_text_vectors` refuses, and for NaN or infinity.
     """
+    return memory_mapped(unit_blocks(search, any_model=any_model))
 
-    def units() -> Iterator[Array]:
-        rows = 0
-        width = search.embedder.empty_output.shape[-1]
-        for block in search.store.blocks(width, any_model=any_model):
-            refuse_infinite(block, rows)
-            rows += len(block)
-            yield unit_vectors(block)
 
-    return memory_mapped(units())
+def unit_blocks(search: Search, *, any_model: bool = False) -> Iterator[Array]:
+    """Yield the stored vectors normalized to length 1, in blocks [n, D]. Raises as above."""
+    rows = 0
+    width = search.embedder.empty_output.shape[-1]
+    for block in search.store.blocks(width, any_model=any_model):
+        refuse_infinite(block, rows)
+        rows += len(block)
+        yield unit_vectors(block)
 
 
 class PassingSearch(EmbedRun):

@@ -53,7 +53,7 @@ from bertcli.records.reader import Reader, refuse_pipes
 from bertcli.tasks.needed_models import NEEDED_MODELS
 
 if TYPE_CHECKING:
-    from bertcli.retrieval.duplicates import Duplicates
+    from bertcli.retrieval.duplicates import DuplicateRun
     from bertcli.retrieval.search import Answer, Search
     from bertcli.tasks.rerank_answers import AnswerReranker
 
@@ -402,6 +402,33 @@ def write_rows(batches: Iterable[list[Any]], write: Write, header: Mapping[str, 
 ROWS_PER_WRITE = 1 << 15
 
 
+class DuplicateFileOptions(FileOptions, record_class=Input):
+    """The texts among which duplicates are looked for, and those that they are compared with."""
+
+    against: list[str] | None = option(
+        "File, folder or quoted glob of other texts, repeatable. Duplicates are then the texts "
+        "that it has, such as test texts in training data; the input options apply to both.",
+        "PATH",
+    )
+
+    def against_reader(self, reader: Reader) -> Reader | None:
+        """Return the reader of the other texts, which say where they come from; None without.
+
+        Raises UsageError for a file that is on both sides.
+        """
+        if not self.against:
+            return None
+        other = reader_of(self, files=self.against, with_location=True)
+        names = {os.path.realpath(path): path for path in other.source.paths}
+        for path in reader.source.paths:
+            if os.path.realpath(path) in names:
+                raise UsageError(
+                    f"{path} is compared with itself",
+                    "leave out --against to find duplicates in it",
+                )
+        return other
+
+
 class DuplicateOptions(OptionGroup):
     """Which texts are duplicates, and which of them is kept."""
 
@@ -473,7 +500,7 @@ class DuplicatesOutput(LineOutput):
 
     @contextmanager
     def open_groups(
-        self, inputs: Sequence[str | Path], model: ModelOptions, run: "Duplicates"
+        self, inputs: Sequence[str | Path], model: ModelOptions, run: "DuplicateRun"
     ) -> Iterator[Callable[[], None]]:
         """Yield a function that writes the groups of a run."""
         output = self.groups_output
@@ -493,7 +520,7 @@ class DuplicatesOutput(LineOutput):
 
 
 def duplicates(
-    texts: FileOptions,
+    texts: DuplicateFileOptions,
     selection: DuplicateOptions,
     model: ModelOptions,
     compute: ComputeOptions,
@@ -504,20 +531,28 @@ def duplicates(
 
     A text is a duplicate if its cosine to a text that is kept is at least --threshold; texts are
     kept in the order of the input, or the longest first. stdout has the groups: the row that is
-    kept, the rows that are not, and their scores.
+    kept, the rows that are not, and their scores. With --against, texts of other files are kept,
+    and --output has the texts that they do not have.
 
     $ bertcli duplicates reviews.txt --threshold 0.95
     $ bertcli duplicates reviews.csv --keep longest -o fewer.csv --groups groups.jsonl
+    $ bertcli duplicates test.csv --against train.csv -o clean.csv
     """
     copy_format = output.copy_format
     reader = reader_of(texts, files=texts.files)
+    other_reader = texts.against_reader(reader)
     search = texts.search(reader, model, compute)
-    from bertcli.retrieval.duplicates import Duplicates
+    from bertcli.retrieval.duplicates import DuplicateRun, Duplicates, Overlap
     from bertcli.retrieval.input_copy import InputCopy
     from bertcli.retrieval.search import stored_vectors
 
-    run = Duplicates(search, selection.threshold, selection.keep, selection.chain)
     inputs = texts.inputs(reader)
+    run: DuplicateRun
+    if other_reader:
+        run = Overlap(search, selection.threshold, other=search.over(other_reader))
+        inputs += other_reader.source.paths
+    else:
+        run = Duplicates(search, selection.threshold, keep=selection.keep, chain=selection.chain)
     with ExitStack() as stack:
         if copy_format:
             refuse_pipes(reader)
@@ -525,21 +560,19 @@ def duplicates(
             write = stack.enter_context(output.open(copy.writer, inputs, model))
             copy.refuse_input()  # before anything is computed
         write_groups = stack.enter_context(output.open_groups(inputs, model, run))
-        with stored_vectors(search, console):
-            console.follow(run)
+        for each in (search, run.other) if isinstance(run, Overlap) else (search,):
+            stack.enter_context(stored_vectors(each, console))
+        console.follow(run)
         write_groups()
         if copy_format:
             copy.write(run.is_kept, write)
     if search.by_dot:
         console.note("scores are cosines, though the model compares by dot product")
-    groups = counted(len(run.groups), "group")
-    if run.records:
-        dropped = counted(run.dropped, "duplicate")
-        console.note(f"{groups}: {dropped} among {counted(run.records, 'text')}")
+    console.note(run.summary if run.records else "")
     console.close(reader)
 
 
-def _write_groups(run: "Duplicates", file_format: str, write: Write) -> None:
+def _write_groups(run: "DuplicateRun", file_format: str, write: Write) -> None:
     """Write groups: as JSONL, one object per group, else one row per duplicate."""
     if file_format == "table":
         write(run.groups)
@@ -548,8 +581,7 @@ def _write_groups(run: "Duplicates", file_format: str, write: Write) -> None:
             write([run.fields(group)])
     else:
         rows = run.rows()
-        header = {"keep": 0, "keep_id": 0, "row": 0, "id": 0, "score": 0.0, "text": ""}
-        write_rows(iter(lambda: [*islice(rows, ROWS_PER_WRITE)], []), write, header)
+        write_rows(iter(lambda: [*islice(rows, ROWS_PER_WRITE)], []), write, run.header)
 
 
 class PairOptions(OptionGroup):

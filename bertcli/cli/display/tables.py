@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from bertcli.embedding.pooling import EmbeddedBlock, TokenFields
     from bertcli.embedding.sparse import TermNames
-    from bertcli.retrieval.duplicates import DuplicateGroup, Duplicates
+    from bertcli.retrieval.duplicates import DuplicateGroup, DuplicateRun
     from bertcli.retrieval.search import Answer, Search
     from bertcli.tokenizing.batch import Encoded
     from bertcli.tokenizing.tokenizer import Tokenizer
@@ -590,12 +590,17 @@ def ranking_view(query: str, results: Sequence[Result]) -> Iterator[RenderableTy
     yield HitsView(rows, query)
 
 
-def duplicates_view(run: Duplicates, groups: Sequence[DuplicateGroup]) -> Iterator[RenderableType]:
+def duplicates_view(
+    run: DuplicateRun, groups: Sequence[DuplicateGroup]
+) -> Iterator[RenderableType]:
     """Draw groups of near-duplicates, each below the text that is kept."""
+    label = {"keep": "kept"}.get(run.kept_key, run.kept_key)
     for group in groups:
-        scores = ["kept", *(f"{score:.4f}" for score in group.scores[:MAX_DRAWN].tolist())]
-        numbered = zip(scores, [group.keep, *group.rows[:MAX_DRAWN].tolist()], strict=True)
-        yield HitsView([hit_row(score, row, run.record_of(row)) for score, row in numbered])
+        rows = [hit_row(label, group.keep, run.kept_members.record(group.keep))]
+        duplicates = zip(group.rows[:MAX_DRAWN].tolist(), group.scores.tolist(), strict=False)
+        for row, score in duplicates:
+            rows.append(hit_row(f"{score:.4f}", row, run.members.record(row)))
+        yield HitsView(rows)
         yield from notes_of_hidden(len(group.rows[MAX_DRAWN:]))
 
 

@@ -78,6 +78,12 @@ RULES = (
     Rule("--lexical", EXCLUDES, ("--threshold",), "its scores have no scale"),
     Rule("--lexical", REQUIRES, ("--corpus", "--index")),
     Rule(
+        "--against",
+        EXCLUDES,
+        ("--chain", "--keep longest"),
+        "the texts of --against are kept",
+    ),
+    Rule(
         "--explain",
         EXCLUDES,
         ("--hybrid", "--lexical", "--sparse", "--rerank", "--mine"),
