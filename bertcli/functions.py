@@ -248,7 +248,7 @@ def corpus_map(
     if output is not None:
         title = os.fspath(texts) if isinstance(texts, str | Path) else "corpus"
         write_file(Path(output), layout.page(title, color), overwrite=overwrite)
-    return layout.rows()
+    return [row for block in layout.rows() for row in block]
 
 
 def score(texts: Any = None, *, pairs: Any = None, quiet: bool = False, **options: Any) -> Rows:

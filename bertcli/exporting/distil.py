@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, compress, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,17 +120,30 @@ def tokenizer_json(tokenizer: Tokenizer, tokens: Sequence[str]) -> Any:
     return raw | {"post_processor": None, "truncation": None, "padding": None}
 
 
-def principal_components(states: np.ndarray, dim: int) -> tuple[np.ndarray, float]:
-    """Return the first D principal components [V, D] of states [V, H], and their variance share.
+class PrincipalComponents(NamedTuple):
+    """The first D principal components of states [V, H]."""
+
+    values: np.ndarray  # [V, D]
+    variance: float  # their share of all variance
+    mean: np.ndarray  # [H], of the states
+    axes: np.ndarray  # [H, D]: (states - mean) @ axes are the values
+
+
+def principal_components(states: np.ndarray, dim: int) -> PrincipalComponents:
+    """Return the first ``dim`` principal components of states [V, H].
 
     The sign of each component is chosen so that its value of largest magnitude is positive.
     """
-    centred = states - states.mean(0)  # float32, as in model2vec
+    mean = states.mean(0)
+    centred = states - mean  # float32, as in model2vec
     variances, axes = np.linalg.eigh(centred.T @ centred)  # in ascending order
-    components = centred @ axes[:, : -dim - 1 : -1]
+    axes = axes[:, : -dim - 1 : -1]
+    components = centred @ axes
     farthest = np.abs(components).argmax(0)
-    components *= np.sign(components[farthest, np.arange(dim)])
-    return components, float(variances[-dim:].sum() / (variances.sum() or 1))
+    signs = np.sign(components[farthest, np.arange(dim)])
+    variance = float(variances[-dim:].sum() / (variances.sum() or 1))
+    components *= signs
+    return PrincipalComponents(components, variance, mean, axes * signs)
 
 
 def token_weights(size: int, counts: np.ndarray | None) -> np.ndarray:
@@ -311,7 +324,7 @@ class Distillation:
         ``counts`` [V] are the occurrences of the pieces in a corpus, if there is one.
         """
         core: Any = tokenizer.core
-        table, variance = principal_components(states, dim)
+        table, variance, *_ = principal_components(states, dim)
         table *= token_weights(len(table), counts)[:, None]
         unknown = (unknown_id(tokenizer),)
         if unknown in pieces:

@@ -1,12 +1,13 @@
 """A map of a corpus: coordinates in the plane, a cluster and its label, for each text.
 
     corpus_map = CorpusMap.of(search)                   # of stored vectors; needs scikit-learn
-    corpus_map.rows()                                   # x, y, cluster and label of each text
+    corpus_map.rows()                                   # blocks: x, y, cluster, label of each text
     corpus_map.page("reviews.txt", "stars")             # map.html, coloured by a field
 
-Large corpora are sampled. Clusters are those of k-means on the principal components, coordinates
-are t-SNE of these; one thread computes, so equal seeds give equal bytes. The label of a cluster is
-its most characteristic words, without stop words.
+Clusters are those of k-means on the principal components, coordinates are t-SNE of these; one
+thread computes, so equal seeds give equal bytes. Of a large corpus a sample is laid out and drawn;
+each other text is in the cluster with the nearest centre, and placed between its nearest texts of
+the sample. The label of a cluster is its most characteristic words, without stop words.
 Letters: `n` texts, `D` dimensions, `k` clusters, `W` words. Sources: scikit-learn; class-based
 TF-IDF of Grootendorst, BERTopic, 2022.
 """
@@ -14,7 +15,7 @@ TF-IDF of Grootendorst, BERTopic, 2022.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -30,7 +31,10 @@ from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, record
 from bertcli.versions import install_command
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
-MAX_TEXTS = 20_000  # on the map
+MAX_TEXTS = 20_000  # that are laid out and drawn
+ROWS_PER_BLOCK = 4096  # texts between which the others are placed at once
+NEIGHBORS = 10  # laid-out texts between which another one is placed
+SAME_POINT = 1e-12  # squared distance of equal points
 COMPONENTS = 50
 TSNE_PERPLEXITY = 30
 TSNE_STEPS = 500
@@ -49,12 +53,14 @@ def require_scikit_learn() -> None:
 
 @dataclass(frozen=True)
 class CorpusMap:
-    """The texts on the map, in the order of the corpus, with their columns."""
+    """The coordinates and the cluster of each text of a corpus, in its order."""
 
-    records: Sequence[Record]
-    columns: Mapping[str, Sequence[Any]]
-    labels: Sequence[str]  # of the clusters, largest cluster first
-    total: int  # number of texts of the corpus
+    texts: CorpusTexts  # of the corpus, which are read again
+    x: np.ndarray  # [n]
+    y: np.ndarray  # [n]
+    clusters: np.ndarray  # int [n]; 0 is the largest cluster
+    labels: Sequence[str]  # of the clusters
+    drawn: Mapping[int, Record]  # the texts of the page by row: all, or a sample
 
     @classmethod
     def of(cls, search: Search, clusters: int | None = None, seed: int = 0) -> CorpusMap:
@@ -68,61 +74,107 @@ class CorpusMap:
         from threadpoolctl import threadpool_limits
 
         with threadpool_limits(1):
-            all_vectors = corpus_vectors(search)
-            total = len(all_vectors)
+            vectors = corpus_vectors(search)
+            total = len(vectors)
             if total < 2:
                 raise InputError(f"a map needs at least two texts, not {total}")
             random = np.random.default_rng(seed)
             sample = np.sort(random.choice(total, min(total, MAX_TEXTS), replace=False))
-            rows = sample.tolist()
-            texts = records_of_rows({*rows}, CorpusTexts(search).blocks(total))
-            vectors = all_vectors[sample].astype(np.float64)
-            distinct = len(np.unique(vectors, axis=0))
+            texts = CorpusTexts(search)
+            drawn = records_of_rows({*sample.tolist()}, texts.blocks(total))
+            sampled = vectors[sample].astype(np.float64)
+            distinct = len(np.unique(sampled, axis=0))
             if distinct < 2:
                 raise InputError("all vectors are equal, and have no map")
-            points, _ = principal_components(vectors, min(COMPONENTS, vectors.shape[1]))
-            default = min(MAX_DEFAULT_CLUSTERS, round((len(rows) / 2) ** 0.5) + 1)
+            components = principal_components(sampled, min(COMPONENTS, sampled.shape[1]))
+            points = components.values
+            default = min(MAX_DEFAULT_CLUSTERS, round((len(sample) / 2) ** 0.5) + 1)
             k = min(clusters or default, distinct)
-            cluster_ids = KMeans(k, n_init=4, random_state=seed).fit_predict(points)
+            kmeans = KMeans(k, n_init=4, random_state=seed).fit(points)
             plane = np.pad(points, ((0, 0), (0, 1)))[:, :2]
-            perplexity = min(TSNE_PERPLEXITY, (len(rows) - 1) / 3)
-            layout = TSNE(
+            perplexity = min(TSNE_PERPLEXITY, (len(sample) - 1) / 3)
+            tsne = TSNE(
                 init=plane / plane.std() * 1e-4,
                 perplexity=perplexity,
                 max_iter=TSNE_STEPS,
                 random_state=seed,
                 n_jobs=1,
             )
-            x, y = layout.fit_transform(points).round(3).T.tolist()
+            layout = tsne.fit_transform(points)
+            coordinates = np.zeros((total, 2), layout.dtype)
+            cluster_ids = np.zeros(total, np.int64)
+            coordinates[sample] = layout
+            cluster_ids[sample] = kmeans.labels_
+            others = np.delete(np.arange(total), sample)
+            for start in range(0, len(others), ROWS_PER_BLOCK):
+                rows = others[start : start + ROWS_PER_BLOCK]
+                block = (vectors[rows].astype(np.float64) - components.mean) @ components.axes
+                cluster_ids[rows] = kmeans.predict(block)
+                coordinates[rows] = interpolated(block, points, layout)
         by_size = np.argsort(-np.bincount(cluster_ids), kind="stable")
-        ranks = np.argsort(by_size)[cluster_ids]  # cluster of each text, 0 is the largest
-        records = [texts[row] for row in rows]
-        strings = [str(record.text) for record in records]
-        labels = cluster_labels(strings, ranks)
-        text_labels = [labels[rank] for rank in ranks]
-        columns = (rows, strings, x, y, ranks.tolist(), text_labels)
-        return cls(records, dict(zip(COLUMNS, columns, strict=True)), labels, total)
+        ranks = np.argsort(by_size)[cluster_ids]
+        labels = cluster_labels([str(record.text) for record in drawn.values()], ranks[sample])
+        x, y = coordinates.round(3).T
+        return cls(texts, x, y, ranks, labels, drawn)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each text, with the fields of its record."""
-        rows = zip(*self.columns.values(), strict=True)
-        return [
-            row_of(record, dict(zip(self.columns, row, strict=True)))
-            for record, row in zip(self.records, rows, strict=True)
-        ]
+    @property
+    def total(self) -> int:
+        """The number of texts of the corpus."""
+        return len(self.clusters)
+
+    def columns(self, rows: np.ndarray) -> dict[str, list[Any]]:
+        """Return the columns of these rows besides their texts."""
+        clusters = self.clusters[rows].tolist()
+        return {
+            "row": rows.tolist(),
+            "x": self.x[rows].tolist(),
+            "y": self.y[rows].tolist(),
+            "cluster": clusters,
+            "label": [self.labels[cluster] for cluster in clusters],
+        }
+
+    def rows(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield a row for each text, with the fields of its record, in blocks."""
+        start = 0
+        for records in self.texts.blocks(self.total):
+            columns = self.columns(np.arange(start, start + len(records)))
+            columns["text"] = [str(record.text) for record in records]
+            rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+            yield [
+                row_of(record, dict(zip(COLUMNS, row, strict=True)))
+                for record, row in zip(records, rows, strict=True)
+            ]
+            start += len(records)
 
     def page(self, title: str, field: str | None) -> bytes:
         """Return an HTML page, coloured by a field of the records or by cluster."""
         content: dict[str, Any] = {"labels": self.labels, "total": self.total, "field": field}
-        content |= {name: self.columns[name] for name in ("row", "x", "y", "cluster")}
-        texts = self.columns["text"]
+        content |= self.columns(np.array([*self.drawn]))
+        del content["label"]
+        records = self.drawn.values()
+        texts = [str(record.text) for record in records]
         copies = Counter(texts)
         content["text"] = [text[:SHOWN_CHARACTERS] for text in texts]
         content["equal"] = [copies[text] for text in texts]
-        content["id"] = [record.id for record in self.records]
+        content["id"] = [record.id for record in records]
         if field:
-            content["values"] = [(record.extra or {}).get(field) for record in self.records]
+            content["values"] = [(record.extra or {}).get(field) for record in records]
         return html_page("map", title, title, content)
+
+
+def interpolated(points: np.ndarray, sampled: np.ndarray, layout: np.ndarray) -> np.ndarray:
+    """Return coordinates of points [b, D]: means of those of the nearest sampled points [s, D].
+
+    ``layout`` [s, 2] are the coordinates of the sampled points. Weights are inverse squares of
+    distances, so that equal points have equal coordinates.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    neighbors = NearestNeighbors(n_neighbors=min(NEIGHBORS, len(sampled)), algorithm="brute")
+    distances, indices = neighbors.fit(sampled).kneighbors(points)
+    weights = 1 / (np.square(distances) + SAME_POINT)
+    weights /= weights.sum(1, keepdims=True)
+    return np.einsum("bk,bkd->bd", weights, layout[indices])
 
 
 def cluster_labels(texts: Sequence[str], clusters: np.ndarray) -> list[str]:

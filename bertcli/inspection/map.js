@@ -121,25 +121,29 @@ function dot(context, i, size, colour) {
   context.beginPath(); context.arc(x, y, size, 0, 7); context.fill();
 }
 
-function names(width, height) {  // of clusters, above their points or below, where there is room
-  get("names").replaceChildren();
-  const taken = [], narrow = width < 600, sizes = new Map();
-  data.cluster.forEach((cluster) => sizes.set(cluster, (sizes.get(cluster) || 0) + 1));
-  for (const [cluster] of [...sizes].sort((a, b) => b[1] - a[1])) {
-    if (!data.labels[cluster]) continue;
-    const own = places.filter((_, i) => data.cluster[i] === cluster);
-    const [xs, ys] = [0, 1].map((axis) => own.map((at) => at[axis]).sort((a, b) => a - b));
-    const [w, h] = narrow ? [58, 15] : [92, 15];  // half of the size of a label
-    const middle = xs[xs.length >> 1], rim = Math.floor(ys.length * 0.03);
-    if (middle < 0 || middle > width) continue;  // the cluster is out of sight
-    const x = Math.max(w, Math.min(width - w, middle));
+function names(width, height) {  // of clusters in sight: above their points, below or on them, where there is room
+  const parent = get("names"), members = new Map(), taken = [];
+  parent.replaceChildren();
+  places.forEach(([x, y], i) => {
+    const cluster = data.cluster[i];
+    if (x < 0 || x > width || y < 0 || y > height || !data.labels[cluster]) return;
+    if (!members.has(cluster)) members.set(cluster, []);
+    members.get(cluster).push(places[i]);
+  });
+  const largest = [...members].sort((a, b) => b[1].length - a[1].length);
+  const labels = largest.map(([cluster]) => make("div", parent, { textContent: data.labels[cluster] }));
+  const sizes = labels.map((label) => [label.offsetWidth / 2 + 3, label.offsetHeight / 2 + 1]);  // halves
+  largest.forEach(([, points], at) => {
+    const [xs, ys] = [0, 1].map((axis) => points.map((point) => point[axis]).sort((a, b) => a - b));
+    const [w, h] = sizes[at], rim = Math.floor(ys.length * 0.03);
+    const x = Math.max(w, Math.min(width - w, xs[xs.length >> 1]));
     const fits = (y) => y >= h && y <= height - h
-      && !taken.some(([a, b]) => Math.abs(a - x) < 2 * w && Math.abs(b - y) < 2 * h);
-    const y = [ys[rim] - h - 7, ys[ys.length - 1 - rim] + h + 7].find(fits);
-    if (y === undefined) continue;
-    taken.push([x, y]);
-    make("div", get("names"), { textContent: data.labels[cluster], style: `left:${x}px;top:${y}px` });
-  }
+      && !taken.some(([a, b, c, d]) => Math.abs(a - x) < c + w && Math.abs(b - y) < d + h);
+    const y = [ys[rim] - h - 7, ys[ys.length - 1 - rim] + h + 7, ys[ys.length >> 1]].find(fits);
+    if (y === undefined) { labels[at].remove(); return; }
+    taken.push([x, y, w, h]);
+    Object.assign(labels[at].style, { left: `${x}px`, top: `${y}px` });
+  });
 }
 
 function legend() {

@@ -144,15 +144,33 @@ def test_a_field_that_is_not_there_or_not_drawn_is_refused(corpus, tmp_path):
     assert done.error == "--color: the input is read as txt, which has no fields"
 
 
-def test_a_sample_of_many_texts_is_drawn(corpus, monkeypatch):
-    folder, _ = corpus
-    monkeypatch.setattr("bertcli.inspection.corpus_map.MAX_TEXTS", 20)
-    *_, note = mapped(folder, name="map.jsonl")
-    assert note.startswith("note: 20 of 90 texts in ")
+def test_a_sample_of_many_texts_is_drawn_and_all_have_columns(corpus, monkeypatch):
+    folder, kinds = corpus
+    vectors = np.load(folder / "v.npy")
+    vectors[-1] = vectors[:-1][kinds[:-1] == kinds[-1]][0]  # equal texts have equal places
+    np.save(folder / "v.npy", vectors)
+    monkeypatch.setattr("bertcli.inspection.corpus_map.MAX_TEXTS", 30)
+    monkeypatch.setattr("bertcli.inspection.corpus_map.ROWS_PER_BLOCK", 7)
+    *_, note = mapped(folder, "--clusters", 3)
+    assert note == "note: 30 of 90 texts in 3 clusters"
+    data = data_of(folder / "map.html")
+    assert data["row"] == sorted({*data["row"]}) and len(data["row"]) == 30 and data["total"] == 90
+    *_, note = mapped(folder, "--clusters", 3, name="map.jsonl")
+    assert note == "note: 90 of 90 texts in 3 clusters"
     rows = rows_in(folder / "map.jsonl")
-    numbers = [row["row"] for row in rows]
-    assert numbers == sorted({*numbers}) and len(numbers) == 20
-    assert [row["id"] for row in rows] == [f"t{number}" for number in numbers]
+    assert [(row["row"], row["id"]) for row in rows] == [(at, f"t{at}") for at in range(90)]
+    for name in ("x", "y", "cluster", "text"):  # those of the page are among them
+        assert data[name] == [rows[row][name] for row in data["row"]]
+    drawn = np.array([data["x"], data["y"]]).T
+    for kind in range(3):
+        members = [row for row, own in zip(rows, kinds, strict=True) if own == kind]
+        assert len({row["cluster"] for row in members}) == 1
+        near = drawn[[kinds[row] == kind for row in data["row"]]]
+        places = np.array([[row["x"], row["y"]] for row in members])
+        assert (places >= near.min(0) - 1e-3).all() and (places <= near.max(0) + 1e-3).all()
+    equal = [row for row in rows if np.array_equal(vectors[row["row"]], vectors[-1])]
+    (first, second) = equal
+    assert [first[name] for name in "xy"] == pytest.approx([second[name] for name in "xy"], abs=0.3)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -261,9 +279,9 @@ document.body.append(out);
 </script></body>"""
 
 
-def driven(path, browse):
+def driven(path, browse, script=DRIVE):
     page = path.read_text("utf-8")
-    path.write_text(page.replace("</body>", DRIVE), "utf-8")
+    path.write_text(page.replace("</body>", script), "utf-8")
     dom = browse(path, "--dump-dom")
     assert "data-error" not in dom
     return json.loads(base64.b64decode(re.search(r'id="result">([^<]+)<', dom)[1]))
@@ -305,3 +323,47 @@ def test_the_page_by_cluster_and_by_numbers_in_a_browser(corpus, browse):
     mapped(folder, "-q", "--color", "price", name="price.html")
     dom = browse(folder / "price.html", "--dump-dom")
     assert '<div class="scale-of-values"' in dom and "<span>12.714285714285714</span>" in dom
+
+
+LONG = "pneumonoultramicroscopicsilicovolcanoconiosis internationalization misunderstanding"
+OVERLAPS = """
+<script>
+addEventListener("error", (event) => document.documentElement.dataset.error = event.message);
+const seen = [];
+for (const factor of [1, 0.5, 3, 3, 3, 20]) {
+  zoom(factor, map.clientWidth / 2 - 90, map.clientHeight / 2 + 60);
+  const frame = map.getBoundingClientRect();
+  const names = [...document.querySelectorAll("#names div")];
+  const boxes = names.map((one) => one.getBoundingClientRect());
+  const meet = (a, b) => a.right > b.left && b.right > a.left
+    && a.bottom > b.top && b.bottom > a.top;
+  const meetsLater = (box, i) => boxes.slice(i + 1).some((other) => meet(box, other));
+  const isOutside = (box) => box.left < frame.left || box.right > frame.right
+    || box.top < frame.top || box.bottom > frame.bottom;
+  seen.push({
+    labels: boxes.length,
+    overlaps: boxes.filter(meetsLater).length,
+    outside: boxes.filter(isOutside).length,
+    inSight: places.some(([x, y]) => x > 0 && y > 0 && x < frame.width && y < frame.height),
+  });
+}
+const out = document.createElement("pre");
+out.id = "result"; out.textContent = btoa(JSON.stringify(seen));
+document.body.append(out);
+</script></body>"""
+
+
+def test_labels_do_not_overlap_when_zoomed(tmp_path, browse):
+    random = np.random.default_rng(4)
+    clusters = random.integers(0, 24, 400)
+    texts = [f"{LONG} number{cluster}" for cluster in clusters]
+    (tmp_path / "c.txt").write_text("".join(f"{text}\n" for text in texts))
+    vectors = random.normal(size=(24, 32))[clusters] + 0.4 * random.normal(size=(400, 32))
+    np.save(tmp_path / "v.npy", vectors.astype(np.float32))
+    argv = ("map", tmp_path / "c.txt", "-m", TINY, "--vectors", tmp_path / "v.npy")
+    call(*argv, "-o", tmp_path / "map.html", "--clusters", 24)
+    seen = driven(tmp_path / "map.html", browse, OVERLAPS)
+    assert seen[0]["labels"] > 5
+    for frame in seen:
+        assert frame["overlaps"] == frame["outside"] == 0
+        assert frame["labels"] > 0 or not frame["inSight"]

@@ -89,8 +89,8 @@ def map(
     """Map a corpus: a page with a point for each text, and clusters with their terms.
 
     Without --output and --format, the page is FILE.map.html. Other formats have the columns x, y,
-    cluster and label. From a larger corpus, 20,000 texts are sampled. Needs scikit-learn
-    (extra map).
+    cluster and label of every text. Of a larger corpus, 20,000 sampled texts are laid out and
+    drawn; the others are placed between them. Needs scikit-learn (extra map).
 
     $ bertcli map reviews.csv
     $ bertcli map reviews.csv --color stars -o map.html
@@ -122,11 +122,15 @@ def map(
             console.note("laying out the texts" if console.watched else "")
             corpus_map = CorpusMap.of(stored, view.clusters, view.seed)
         title = ", ".join(Path(path).name for path in reader.source.paths)
-        write([corpus_map.page(title, view.color)] if file_format == "html" else corpus_map.rows())
+        if file_format == "html":
+            write([corpus_map.page(title, view.color)])
+        else:
+            for rows in corpus_map.rows():
+                write(rows)
     if output.is_named_after_input:
         console.note(
             f"the map is written to {output.output}; -o FILE or -f jsonl for another output"
         )
-    drawn = len(corpus_map.records)
-    console.note(f"{drawn:,} of {corpus_map.total:,} texts in {len(corpus_map.labels)} clusters")
+    written = len(corpus_map.drawn) if file_format == "html" else corpus_map.total
+    console.note(f"{written:,} of {corpus_map.total:,} texts in {len(corpus_map.labels)} clusters")
     console.close(reader)
