@@ -45,9 +45,10 @@ def refuse_not_a_sum(embedder: RecordEmbedder) -> None:
                 f"possible with {', '.join(others)} and {last}; or {option('token_vectors')} "
                 "compares token by token",
             )
-    if options.on_truncate == "window":
+    if options.on_truncate in ("window", "late-chunk"):
         raise UsageError(
-            f"{option('explain')} cannot be combined with {option('on_truncate', 'window')}",
+            f"{option('explain')} cannot be combined with "
+            f"{option('on_truncate', options.on_truncate)}",
             f"{option('on_truncate', 'chunk')} makes a vector for each part of a long text",
         )
     for module in embedder.modules:

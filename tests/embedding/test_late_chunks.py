@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from front import TINY, bad, call, good, json_in, jsonl
+from front import TINY, bad, call, good, json_in, jsonl, rows_in
 from model_reference import randomise
 from sentence_folders import dense, saved, sentence_model, st
 from task_models import SIZES
@@ -243,6 +243,26 @@ def test_an_update_makes_the_chunks_of_a_changed_text_anew(docs, tmp_path):
     assert f"note: {total - of_text:,} of {total:,} vectors reused\n" in updated.err
     good(*argv, tmp_path / "fresh.npy", "-q")
     assert out.read_bytes() == (tmp_path / "fresh.npy").read_bytes()
+
+
+@pytest.mark.usefixtures("usual_engine")
+def test_stored_vectors_are_searched_and_not_explained(docs, tmp_path):
+    out = tmp_path / "out.npy"
+    options = ("-m", TINY, *LATE, "--max-length", 12)
+    good("embed", "-q", *options, "-i", docs, "-o", out)
+    argv = ("similar", "-q", "The fox", "-m", TINY, "--corpus", docs, "--vectors", out)
+    (answer,) = good(*argv, "-f", "jsonl").rows
+    vectors = np.load(out) / np.linalg.norm(np.load(out), axis=1, keepdims=True)
+    query = bertcli.Embedder.load(TINY).encode("The fox", normalize=True)
+    best = answer["hits"][0]
+    assert abs(best["score"] - (vectors @ query).max()) < 1e-5
+    text = next(row["text"] for row in rows_in(docs) if row["id"] == best["id"])
+    assert best["text"] == text[best["start"] : best["end"]]
+    assert "window" not in best
+    found = bertcli.search("The fox", docs, model=str(TINY), vectors=out, quiet=True)
+    assert found == [answer]
+    refused = bad(*argv, "--explain", code=2).error
+    assert refused == "--explain cannot be combined with --on-truncate late-chunk"
 
 
 def test_a_table_of_token_vectors_has_no_context(tmp_path):
