@@ -12,9 +12,10 @@ from bertcli.cli.options.common import (
     LineOutput,
     ModelOptions,
     TaskFileOptions,
+    max_length_option,
     reader_of,
 )
-from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, number, record
+from bertcli.cli.options.groups import INPUT, LAYOUT, OptionGroup, flag, record
 from bertcli.errors import UsageError
 from bertcli.formats.registry import ENCODED_ROWS, TXT
 from bertcli.tokenizing.chunks import CHUNK_COLUMNS, Chunker, ChunkRun, ChunkSettings
@@ -31,9 +32,7 @@ class ChunkTextOptions(OptionGroup, panel=INPUT):
 class ChunkOptions(OptionGroup, panel=LAYOUT, record_class=ChunkSettings):
     """Length and boundaries of chunks."""
 
-    max_length = number(
-        "Maximum tokens of a chunk (default: the model's limit).", envvar="BERTCLI_MAX_LENGTH"
-    )
+    max_length = max_length_option("Maximum tokens of a chunk (default: the model's limit).")
     overlap = OVERLAP
     at = AT
     first = flag("Write only the first chunk of each text, which truncates it.")

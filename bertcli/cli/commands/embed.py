@@ -21,8 +21,8 @@ from bertcli.cli.options.common import (
     ModelOptions,
     VectorOutput,
     interrupted_note,
+    max_length_option,
 )
-from bertcli.cli.options.completion import complete_choices
 from bertcli.cli.options.groups import (
     LAYOUT,
     OUTPUT,
@@ -32,9 +32,8 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
+from bertcli.cli.options.vectors import pooling_option
 from bertcli.embedding.options import (
-    POOLINGS,
-    SINGLE_POOLINGS,
     EmbedOptions,
     refuse_format,
     refuse_stream,
@@ -56,13 +55,10 @@ if TYPE_CHECKING:
 class VectorOptions(OptionGroup, panel="Vectors", record_class=EmbedOptions):
     """How vectors are computed from hidden states."""
 
-    pooling = option(
+    pooling = pooling_option(
         "cls, mean, max, ... (auto: the model's, else mean). All: cls, mean, max, mean_sqrt_len, "
         "weightedmean and lasttoken; several, as in mean+max, are concatenated. Or pooler; none "
-        "(--token-vectors).",
-        "MODE",
-        envvar="BERTCLI_POOLING",
-        complete=complete_choices(*POOLINGS, *SINGLE_POOLINGS),
+        "(--token-vectors)."
     )
     token_vectors = flag(
         "One vector per token, special tokens included. For late-interaction models "
@@ -99,9 +95,7 @@ class VectorOptions(OptionGroup, panel="Vectors", record_class=EmbedOptions):
 class LengthOptions(OptionGroup, panel=LAYOUT, record_class=EmbedOptions):
     """How long texts are handled."""
 
-    max_length = number(
-        "Truncate to N tokens (default: the model's limit).", low=2, envvar="BERTCLI_MAX_LENGTH"
-    )
+    max_length = max_length_option("Truncate to N tokens (default: the model's limit).", low=2)
     on_truncate = option(
         "Handling of longer texts. window: encode the whole text in overlapping windows. "
         "chunk: one vector per chunk, as in `bertcli chunk`. late-chunk: the same, but each chunk "

@@ -8,10 +8,11 @@ from bertcli.cli.options.common import (
     ConsoleOptions,
     InferenceOptions,
     ModelOptions,
+    max_length_option,
 )
-from bertcli.cli.options.completion import complete_choices
 from bertcli.cli.options.groups import LAYOUT, OptionGroup, number, option, record
-from bertcli.embedding.options import POOLINGS, SINGLE_POOLINGS, EmbedOptions
+from bertcli.cli.options.vectors import pooling_option
+from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import BertcliError
 from bertcli.model_folder.files import files_for
 from bertcli.versions import install_command
@@ -50,17 +51,13 @@ class ServeOptions(OptionGroup, panel=SERVER):
 class ServedVectorOptions(OptionGroup, panel=LAYOUT, record_class=EmbedOptions):
     """How vectors are computed, as by `bertcli embed`."""
 
-    pooling = option(
-        "As for `bertcli embed`: cls, mean, max, ... (auto: the model's, else mean).",
-        "MODE",
-        envvar="BERTCLI_POOLING",
-        complete=complete_choices(*POOLINGS, *SINGLE_POOLINGS),
+    pooling = pooling_option(
+        "As for `bertcli embed`: cls, mean, max, ... (auto: the model's, else mean)."
     )
-    max_length = number(
+    max_length = max_length_option(
         "Maximum tokens of a text (default: the model's limit). Longer ones are refused, or "
         'truncated if the request has "truncate": true.',
         low=2,
-        envvar="BERTCLI_MAX_LENGTH",
     )
     parse_special = PARSE_SPECIAL
 

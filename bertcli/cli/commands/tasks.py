@@ -17,6 +17,7 @@ from bertcli.cli.options.common import (
     OutputOptions,
     RowOutput,
     TaskFileOptions,
+    max_length_option,
     reader_of,
 )
 from bertcli.cli.options.completion import complete_field
@@ -46,10 +47,8 @@ if TYPE_CHECKING:
 class MaxLengthOptions(OptionGroup, panel=LAYOUT):
     """Maximum length of texts."""
 
-    max_length = number(
-        "Maximum tokens of a text or window (default: the model's limit).",
-        low=3,
-        envvar="BERTCLI_MAX_LENGTH",
+    max_length = max_length_option(
+        "Maximum tokens of a text or window (default: the model's limit).", low=3
     )
 
 

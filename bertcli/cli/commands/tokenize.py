@@ -19,6 +19,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     OutputOptions,
     TextOutput,
+    max_length_option,
     one_of,
     refuse_file_as_text,
     source_of,
@@ -93,9 +94,8 @@ class FieldOptions(OptionGroup, panel="Fields", record_class=Layout):
 class LayoutOptions(OptionGroup, panel=LAYOUT, record_class=Layout):
     """Truncation, padding and special tokens."""
 
-    max_length = number(
-        "Truncate or pad to N tokens; alone, it truncates. Default: the model's limit.",
-        envvar="BERTCLI_MAX_LENGTH",
+    max_length = max_length_option(
+        "Truncate or pad to N tokens; alone, it truncates. Default: the model's limit."
     )
     truncation: (
         Literal["longest_first", "only_first", "only_second", "do_not_truncate", "true", "false"]

@@ -28,6 +28,7 @@ from bertcli.cli.options.common import (
     fill_input,
     given_field_options,
     given_file,
+    max_length_option,
     reader_of,
 )
 from bertcli.cli.options.groups import (
@@ -201,11 +202,8 @@ class MethodOptions(OptionGroup, panel="Training", record_class=FineTuningJob):
     layers = number("Train layer N and above (default: everything).", low=0)
     class_weights = option("balanced: weight labels by inverse frequency.")
     label_smoothing = decimal("Probability mass moved from each label to the others.", high=0.99)
-    max_length = number(
-        "Truncate texts to N tokens (default: the model's limit).",
-        low=3,
-        envvar="BERTCLI_MAX_LENGTH",
-        panel=LAYOUT,
+    max_length = max_length_option(
+        "Truncate texts to N tokens (default: the model's limit).", low=3, panel=LAYOUT
     )
 
 

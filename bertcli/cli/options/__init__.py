@@ -2,5 +2,6 @@
 
 `groups` turns option groups into Typer commands. `rules` lists which options exclude or require
 others. `common` has the groups that most commands share, `corpus` the groups of commands that
-compare the vectors of files, and `completion` the shell completion.
+compare the vectors of files, `vectors` options of the commands that compute vectors, and
+`completion` the shell completion.
 """

@@ -73,6 +73,13 @@ PARSE_SPECIAL = flag(
     default=True,
     envvar="BERTCLI_PARSE_SPECIAL",
 )
+
+
+def max_length_option(help_text: str, *, low: int = 1, panel: str | None = None) -> Any:
+    """Return the --max-length option, with at least ``low`` tokens."""
+    return number(help_text, low=low, envvar="BERTCLI_MAX_LENGTH", panel=panel)
+
+
 OVERLAP = number("Maximum tokens shared with the previous chunk.", low=0)
 AT = option(
     "Boundaries at which chunks end. A sentence or word that is too long for one chunk is "
