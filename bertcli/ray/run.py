@@ -27,7 +27,14 @@ from bertcli.errors import BertcliError, InputError, OutputError, UsageError, op
 from bertcli.formats.registry import INPUT_SUFFIXES
 from bertcli.formats.writers import writer_of
 from bertcli.io.output_files import OutputFiles, object_or_empty
-from bertcli.io.paths import beside, manifest_beside, public, refuse_inputs, sha256
+from bertcli.io.paths import (
+    HUB_SCHEME,
+    beside,
+    manifest_beside,
+    public,
+    refuse_inputs,
+    sha256,
+)
 from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.io.streams import COMPRESSED_SUFFIXES, compressing
 from bertcli.io.typed_json import as_json
@@ -294,6 +301,11 @@ def plan_shards(source: Input, output: str, file_format: str) -> list[Shard]:
     if source.texts or "-" in source.paths:
         raise UsageError(
             f"{option('engine', 'ray')} reads files only", "give folders, globs or files with -i"
+        )
+    if source.offline and any(path.startswith(HUB_SCHEME) for path in source.paths):
+        raise UsageError(
+            f"{option('engine', 'ray')} reads {HUB_SCHEME} from the hub, not from a cache",
+            f"leave out {option('offline')}, or {option('engine', 'ray')}",
         )
     files = {  # without duplicates: each path of a host once
         (pattern.partition("://")[2].partition("/")[0], path): (pattern, path)

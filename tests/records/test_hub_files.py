@@ -208,6 +208,11 @@ def test_a_url_as_a_text_is_refused():
     assert answer.error == f"{REVIEWS}/a.csv is a file on the hub; -i reads it"
 
 
+def test_a_cluster_has_no_cache(tmp_path):
+    ray = ("tokenize", "--engine", "ray", "-i", f"{REVIEWS}/a.csv", "-o", tmp_path / "out")
+    assert "not from a cache" in bad(*ray, "--offline", code=2).error
+
+
 def test_errors_name_the_url(cache):
     put_dataset(cache, "me/reviews", {"a.jsonl": b'{"text": 1}\n', "ids.npy": b""})
     there = f"{REVIEWS}@{COMMIT}"
