@@ -32,7 +32,9 @@ def refuse_other_choices(record: type[Any], options: Mapping[str, Any]) -> None:
         choices = _literal_choices(annotation)
         default = getattr(record, name, None)
         if choices and options.get(name, default) not in (default, *choices):
-            raise UsageError(f"unknown {name} {options[name]!r}", f"one of {', '.join(choices)}")
+            raise UsageError(
+                f"unknown {name} {options[name]!r}", f"one of {', '.join(map(str, choices))}"
+            )
 
 
 def _literal_choices(annotation: Any) -> tuple[Any, ...]:

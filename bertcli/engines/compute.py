@@ -71,7 +71,8 @@ class Compute:
     """Devices, precision, threads and batch size. None or auto selects a default.
 
     With ``parallel``, a CPU runs several batches at once, each on a part of the threads. Long runs
-    are faster, because no thread waits for another within a batch; a single text is slower.
+    are faster, because no thread waits for another within a batch; a single text is slower. With
+    "auto", only runs of several batches do so; the weights are then in memory twice.
     """
 
     backend: Backend = "auto"
@@ -79,7 +80,7 @@ class Compute:
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     threads: int | None = None
     batch_tokens: int | None = None
-    parallel: bool = False
+    parallel: Literal[True, False, "auto"] = False
 
     def __post_init__(self) -> None:
         """Raise UsageError for a device of an unknown type."""

@@ -251,6 +251,10 @@ class Engine(ABC):
         """Return further engines with the same model, which run batches at the same time."""
         return []
 
+    def compiled_for_parallel(self) -> Engine:
+        """Return an engine with the same model that has all possible `parallel_engines`."""
+        return self
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return the facts that determine the outputs, for manifests."""
@@ -275,6 +279,7 @@ class Runtime:
         self.config = self.engine.config
         self.budget = self.engine.budget
         self.extra_columns = ExtraColumns(self.config.fields_of_extra, self.config.extra_embeddings)
+        self.engines = len(engines)
         self.free_engines: SimpleQueue[Engine] = SimpleQueue()
         for engine in engines:
             self.free_engines.put(engine)
@@ -372,6 +377,40 @@ class Runtime:
         if len(lengths) * int(lengths.max()) <= self.budget:  # False: started before it shrank
             self.budget //= 2
             LOG.warn(f"out of memory on {device}: batches of {self.budget} tokens from here on")
+
+
+class AdaptiveRuntime(Runtime):
+    """A runtime that runs a batch by itself on all threads, and several batches in parallel.
+
+    The first run of several batches makes a thread compile the model for that: its weights are then
+    in memory twice. Until it is done, batches run one after another.
+    """
+
+    def run(self, tokens: PackedTokens, reduction: Reduction) -> ModelRun:
+        """Run batches in parallel if there are enough for all engines."""
+        batches = sum(1 for _ in self.engine.batches(tokens, self.budget))
+        if batches > 1 and self.opening.done():
+            parallel = self.opening.result()
+            if parallel is not None and batches >= parallel.engines:
+                return parallel.run(tokens, reduction)
+        return super().run(tokens, reduction)
+
+    @cached_property
+    def opening(self) -> Future[Runtime | None]:
+        """The runtime of the parallel engines, once it is open; None without memory for it."""
+        from concurrent.futures import ThreadPoolExecutor  # imported only if needed
+
+        return ThreadPoolExecutor(1).submit(self._open_parallel)
+
+    def _open_parallel(self) -> Runtime | None:
+        try:
+            engine = self.engine.compiled_for_parallel()
+        except (RuntimeError, MemoryError) as failed:
+            if not out_of_memory(failed):
+                raise
+            LOG.warn("too little memory to run batches in parallel")
+            return None
+        return Runtime(self.spec, self.tokenizer, [engine, *engine.parallel_engines()])
 
 
 def result_of(run: ModelRun) -> Outputs:

@@ -7,7 +7,7 @@ OpenVINO prepares itself for few shapes, each of which takes longer than a small
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from mmap import ACCESS_READ, mmap
@@ -91,7 +91,8 @@ class CompiledModel(Engine):
     """A compiled model, which this process runs."""
 
     model: Any  # openvino.CompiledModel
-    weights: Weights  # the model uses their memory
+    graph: Any  # openvino.Model
+    weights: Weights  # the graph uses their memory
     spec: ModelSpec
     dtype: str
     graph_file: Path | None  # None if the graph was built from weights
@@ -111,6 +112,11 @@ class CompiledModel(Engine):
     def parallel_engines(self) -> list[Engine]:
         """Return an engine for each further request that the compiled model runs at once."""
         return [replace(self) for _ in range(int(self.model.get_property("NUM_STREAMS")) - 1)]
+
+    def compiled_for_parallel(self) -> Engine:
+        """Return an engine with the same model, compiled to run several batches at once."""
+        properties = compile_settings(self.dtype, self.spec.compute.threads, parallel=True)
+        return replace(self, model=compile_graph(self.graph, properties))
 
     def packed_logits(self, outputs: np.ndarray) -> np.ndarray:
         """Return the outputs: the head is part of the graph."""
@@ -181,7 +187,6 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
             f"{reason} is not possible with {option('backend', 'openvino')}",
             f"use {option('backend', 'torch')}",
         )
-    core = openvino_core().Core()
     dtype = "float32" if compute.dtype == "auto" else compute.dtype
     if dtype == "bfloat16" and not has_bfloat16():
         LOG.warn("this CPU has no bfloat16 arithmetic: computing in float32")
@@ -200,11 +205,9 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
         weights = read_weights(spec.folder, spec.architecture, spec.pooler)
     net = OpenvinoNetwork(weights)
     graph = build_graph(net, spec, output_of_file(net, file) if file else None)
-    properties = compile_settings(dtype, compute.threads, parallel=compute.parallel)
+    properties = compile_settings(dtype, compute.threads, parallel=compute.parallel is True)
     # The result refers to the net, which owns the memory, in case nobody waits for it.
-    compiling = ThreadPoolExecutor(1).submit(
-        lambda: (core.compile_model(graph, "CPU", properties), net)
-    )
+    compiling = ThreadPoolExecutor(1).submit(lambda: (compile_graph(graph, properties), net))
     meanwhile()
     try:
         model, _ = compiling.result()
@@ -214,7 +217,12 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
         reason = str(error).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
     alone = bool(file and has_dynamic_ranges(file))
-    return CompiledModel(model, weights, spec, dtype, file, alone=alone)
+    return CompiledModel(model, graph, weights, spec, dtype, file, alone=alone)
+
+
+def compile_graph(graph: Any, properties: Mapping[str, str | int]) -> Any:
+    """Return a graph (openvino.Model) compiled for this CPU."""
+    return openvino_core().Core().compile_model(graph, "CPU", dict(properties))
 
 
 # --- graphs in files ---

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bertcli.engines.compute import OpenvinoError, gpu_possible, openvino_installed
-from bertcli.engines.engine import Engine, ModelSpec, Runtime
+from bertcli.engines.engine import AdaptiveRuntime, Engine, ModelSpec, Runtime
 from bertcli.errors import LOG, ModelError, UsageError, option
 from bertcli.model_folder.files import STATIC, TERM_TABLE
 from bertcli.model_folder.folder import ModelFolder
@@ -46,7 +46,8 @@ def open_runtime(spec: ModelSpec, load_tokenizer: Callable[[], Tokenizer]) -> Ru
     for device in engine.devices[1:]:
         compute = replace(spec.compute, backend=engine.backend, device=device)
         engines.append(open_engine(replace(spec, compute=compute), load_tokenizer))
-    return Runtime(spec, load_tokenizer(), engines)
+    is_adaptive = spec.compute.parallel == "auto" and len(engines) == 1 and engine.threads > 1
+    return (AdaptiveRuntime if is_adaptive else Runtime)(spec, load_tokenizer(), engines)
 
 
 def open_engine(spec: ModelSpec, meanwhile: Callable[[], object]) -> Engine:

@@ -33,6 +33,20 @@ def test_python_has_the_same_bits_with_parallel(lines):
     assert np.array_equal(parallel.encode(texts), Embedder.load().encode(texts))
 
 
+def test_a_single_batch_runs_on_all_threads_and_several_in_parallel(lines):
+    texts = lines.read_text().splitlines()
+    expected = Embedder.load(backend="openvino").encode(texts)
+    embedder = Embedder.load(backend="openvino", parallel="auto")
+    assert np.array_equal(embedder.encode(texts[0]), expected[0])
+    if embedder.runtime.engine.threads == 1:
+        return
+    assert "opening" not in vars(embedder.runtime)  # a single text takes no memory for it
+    for _ in range(2):  # the second time in parallel
+        assert np.array_equal(embedder.encode(texts), expected)
+        assert embedder.runtime.opening.result().engines > 1
+    assert np.array_equal(embedder.encode(texts[0]), expected[0])
+
+
 def test_threads_do_not_change_a_file(lines, tmp_path):
     good(
         "embed", "--backend", "openvino", "-i", lines, "-o", tmp_path / "one.npy", "--threads", "1"

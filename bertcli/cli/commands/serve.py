@@ -81,7 +81,7 @@ def serve(
     """
     if not (find_spec("starlette") and find_spec("uvicorn")):
         raise BertcliError("serve needs starlette and uvicorn", install_command("serve"))
-    options = record(EmbedOptions, vector, compute)
+    options = record(EmbedOptions, vector, compute, parallel="auto")
     folder = model.folder(files_for(options.dtype))
     from bertcli.server.app import ServerSettings
     from bertcli.server.run import serve as run_server
