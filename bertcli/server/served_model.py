@@ -170,6 +170,7 @@ class ServedModel:
         self.names = {name, folder.name, name.rstrip("/").rpartition("/")[2]}
         self._lock = Lock()
         self._opened: dict[tuple[Any, ...], Any] = {}
+        self._unsupported: dict[tuple[Any, ...], str] = {}  # reasons
 
     @property
     def kind(self) -> Kind:
@@ -273,13 +274,12 @@ class ServedModel:
     def _needed(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Return what a request needs; RequestError if the model does not have it."""
         try:
-            return self._once(key, make)
-        except RequestError:
-            raise
+            if key not in self._unsupported:
+                return self._once(key, make)
         except BertcliError as error:
-            reason = str(error).replace(str(self.folder), self.name)
-            raise RequestError(
-                f"{reason}; this model answers {ROUTES[self.kind]}",
-                status=CANNOT,
-                code="unsupported_by_model",
-            ) from None
+            self._unsupported[key] = str(error).replace(str(self.folder), self.name)
+        raise RequestError(
+            f"{self._unsupported[key]}; this model answers {ROUTES[self.kind]}",
+            status=CANNOT,
+            code="unsupported_by_model",
+        )
