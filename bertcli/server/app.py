@@ -2,8 +2,8 @@
 
     app = Service(model, ServerSettings()).app()       # for uvicorn or any other ASGI server
 
-The event loop reads bodies and writes answers. Threads parse, tokenize and make long answers, and
-the thread of the batcher runs the model.
+The event loop reads requests and writes answers. Other threads parse and tokenize all but short
+bodies, make all but short answers, and open models; the thread of the batcher runs the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hmac
 import os
 import traceback
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -35,13 +35,15 @@ from bertcli.server.batching import Batcher
 from bertcli.server.metrics import Metrics
 from bertcli.server.requests import RequestError, read_body
 from bertcli.server.routes import POSTED, Route, Work, info
-from bertcli.server.served_model import EmbeddingRunner, ServedModel
+from bertcli.server.served_model import EmbeddingRunner, NotOpenError, ServedModel
 
 BODY_SECONDS = 30.0  # to send a body
 HEALTH_SECONDS = 10.0  # until a model that does not answer is unhealthy
 RETRY_SECONDS = 1  # of the header Retry-After
 MAX_BATCH_TOKENS = 1 << 16  # of models whose engine sets no limit
-FEW_NUMBERS = 1 << 12  # of an answer that the event loop writes itself
+# What the event loop does itself, because it takes less time than a change of threads.
+FEW_BYTES = 1 << 12  # of a body that is parsed and tokenized
+FEW_NUMBERS = 1 << 12  # of an answer that is written
 MAX_LISTED = 256  # indices in the header for truncated texts
 CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 # Status -> type of error, in OpenAI's words and in those of text-embeddings-inference.
@@ -195,22 +197,27 @@ class Service:
 
     async def result_of(self, route: Route, content: bytes) -> Response:
         """Return the answer to a body."""
-        most_texts = self.settings.max_batch_texts
-        work: Work = await asyncio.to_thread(
-            lambda: route(self.model, read_body(content), most_texts)
-        )
+        work = await self.parsed(route, content)
         results: list[Any] = []
         if work.runner is not None:
             results = await self.batcher.results(work.rows, work.runner)
         if sum(np.size(result) for result in results) > FEW_NUMBERS:
             answer = await asyncio.to_thread(lambda: to_json(work.answer(results)))
-        else:  # takes less time than a change of threads
+        else:
             answer = to_json(work.answer(results))
         headers = {"x-compute-tokens": str(work.tokens)} if work.rows else {}
         if work.truncated:
             headers["x-truncated"] = ",".join(map(str, work.truncated[:MAX_LISTED]))
             headers["x-truncated-count"] = str(len(work.truncated))
         return Response(answer, headers=headers, media_type="application/json")
+
+    async def parsed(self, route: Route, content: bytes) -> Work:
+        """Return the work that a body asks for."""
+        most_texts = self.settings.max_batch_texts
+        if len(content) <= FEW_BYTES:
+            with suppress(NotOpenError):
+                return route(self.model.if_open, read_body(content), most_texts)
+        return await asyncio.to_thread(lambda: route(self.model, read_body(content), most_texts))
 
     async def body_of(self, request: Request) -> bytes:
         """Return the body. Raises RequestError if it is too large, or takes too long."""

@@ -11,6 +11,7 @@ A runner takes the inputs of a request, texts or token ids, and returns a result
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from threading import Lock
@@ -65,10 +66,7 @@ class EmbeddingRunner:
         """Return the tokens of texts, or of lists of token ids, truncated to the limit."""
         if isinstance(inputs[0], list):
             return [self._of_ids(ids, index, side) for index, ids in enumerate(inputs)]  # type: ignore[arg-type]
-        records = [Record(text, line=line) for line, text in enumerate(inputs, 1)]  # type: ignore[arg-type]
-        run = self.embedder.run(GivenTexts(records, Input()))
-        run.layout = replace(run.layout, truncation_side=side)
-        return [row for _, batch in self.embedder.counted(run) for row in batch]
+        return [*self.embedder.tokenized(inputs, side)]  # type: ignore[arg-type]
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -160,8 +158,15 @@ class LogitRunner:
         return SCORES[function](logits).tolist()
 
 
+class NotOpenError(Exception):
+    """A model that a request needs is not open yet."""
+
+
 class ServedModel:
-    """A model folder, and what was opened of it so far. May be used from several threads."""
+    """A model folder, and what was opened of it so far. May be used from several threads.
+
+    ``if_open`` is the same model, and raises NotOpenError where this one takes time to open.
+    """
 
     def __init__(self, folder: ModelFolder, name: str, options: EmbedOptions) -> None:
         self.folder = folder
@@ -171,6 +176,9 @@ class ServedModel:
         self._lock = Lock()
         self._opened: dict[tuple[Any, ...], Any] = {}
         self._unsupported: dict[tuple[Any, ...], str] = {}  # reasons
+        self._may_open = True
+        self.if_open = copy(self)
+        self.if_open._may_open = False
 
     @property
     def kind(self) -> Kind:
@@ -263,6 +271,8 @@ class ServedModel:
         """Return what was made for a key, or make it; the oldest of many variants is dropped."""
         if key in self._opened:
             return self._opened[key]
+        if not self._may_open:
+            raise NotOpenError
         with self._lock:
             if key not in self._opened:
                 variants = [known for known in self._opened if len(known) > 1]
