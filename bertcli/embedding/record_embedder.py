@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -362,7 +362,9 @@ class RecordEmbedder:
                 batch = self._with_unread_counted(batch, counts)
             yield counts, batch
 
-    def tokenized(self, texts: Sequence[str], truncation_side: str | None = None) -> TokenBatch:
+    def tokenized(
+        self, texts: Sequence[str], truncation_side: Literal["left", "right"] | None = None
+    ) -> TokenBatch:
         """Return the tokens of a few texts, as `counted` for a run of them, in less time."""
         layout = self._few_texts_layout
         if truncation_side:

@@ -386,7 +386,7 @@ class AdaptiveRuntime(Runtime):
     in memory twice. Until it is done, batches run one after another.
     """
 
-    def run(self, tokens: PackedTokens, reduction: Reduction) -> ModelRun:
+    def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
         """Run batches in parallel if there are enough for all engines."""
         batches = sum(1 for _ in self.engine.batches(tokens, self.budget))
         if batches > 1 and self.opening.done():
