@@ -158,6 +158,12 @@ def test_several_files_and_ids(tmp_path, files):
     ]
 
 
+def test_what_is_left_out_of_both_files_is_counted(files):
+    test, train = files
+    done = call("duplicates", "-m", TINY, test, "--against", train, "--skip-empty", "-f", "txt")
+    assert done.code == 0 and done.err.count("1 empty text left out") == 2
+
+
 def test_what_is_refused(tmp_path, files):
     test, train = files
     argv = (*ARGV, test, "--against")

@@ -570,6 +570,8 @@ def duplicates(
         console.note("scores are cosines, though the model compares by dot product")
     console.note(run.summary if run.records else "")
     console.close(reader)
+    if other_reader:
+        console.close(other_reader)
 
 
 def _write_groups(run: "DuplicateRun", file_format: str, write: Write) -> None:
