@@ -27,7 +27,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route as Path
+from starlette.routing import Route as HttpRoute
 
 from bertcli.errors import LOG, BertcliError, InputError, in_python, out_of_memory
 from bertcli.formats.openai_batch import to_json
@@ -87,7 +87,7 @@ class Service:
     def app(self) -> Starlette:
         """Return the ASGI application."""
         paths = [
-            Path(path, partial(self.post, route), methods=["POST"])
+            HttpRoute(path, partial(self.post, route), methods=["POST"])
             for path, route in POSTED.items()
         ]
         reports = {
@@ -97,7 +97,7 @@ class Service:
             "/v1/models": self.models,
         }
         paths += [
-            Path(path, partial(self.answer, report), methods=["GET"])
+            HttpRoute(path, partial(self.answer, report), methods=["GET"])
             for path, report in reports.items()
         ]
         cors = Middleware(
@@ -110,11 +110,11 @@ class Service:
             routes=paths,
             middleware=[cors] if self.settings.cors else [],
             exception_handlers={HTTPException: self.unknown_path},
-            lifespan=self.working,
+            lifespan=self.lifespan,
         )
 
     @asynccontextmanager
-    async def working(self, app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Run the batcher while the application runs."""
         task = asyncio.create_task(self.batcher.work())
         yield
@@ -123,7 +123,7 @@ class Service:
 
     async def post(self, route: Route, request: Request) -> Response:
         """Answer a request that has a body."""
-        return await self.answer(partial(self.work_of, route), request)
+        return await self.answer(partial(self.run_route, route), request)
 
     async def answer(self, report: Any, request: Request) -> Response:
         """Return the response of a report, or that of its error; count and log it."""
@@ -170,9 +170,9 @@ class Service:
                 headers={"www-authenticate": "Bearer"},
             )
 
-    async def work_of(self, route: Route, request: Request) -> Response:
+    async def run_route(self, route: Route, request: Request) -> Response:
         """Read a request, run its texts, and return the answer."""
-        content = await self.body_of(request)
+        content = await self.body_in_time(request)
         if self.metrics.queue >= self.settings.max_queue:
             raise RequestError(
                 f"{self.metrics.queue} requests are waiting",
@@ -182,7 +182,7 @@ class Service:
                 headers={"retry-after": str(RETRY_SECONDS)},
             )
         self.metrics.queue += 1
-        answering = asyncio.ensure_future(self.result_of(route, content))
+        answering = asyncio.ensure_future(self.route_response(route, content))
         leaving = asyncio.ensure_future(until_gone(request))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +195,7 @@ class Service:
             answering.cancel()
             leaving.cancel()
 
-    async def result_of(self, route: Route, content: bytes) -> Response:
+    async def route_response(self, route: Route, content: bytes) -> Response:
         """Return the answer to a body."""
         work = await self.parsed(route, content)
         results: list[Any] = []
@@ -219,10 +219,10 @@ class Service:
                 return route(self.model.if_open, read_body(content), most_texts)
         return await asyncio.to_thread(lambda: route(self.model, read_body(content), most_texts))
 
-    async def body_of(self, request: Request) -> bytes:
+    async def body_in_time(self, request: Request) -> bytes:
         """Return the body. Raises RequestError if it is too large, or takes too long."""
         try:
-            return await asyncio.wait_for(self.read_body(request), BODY_SECONDS)
+            return await asyncio.wait_for(self.limited_body(request), BODY_SECONDS)
         except asyncio.TimeoutError:
             raise RequestError(
                 f"the body did not arrive within {BODY_SECONDS:g} seconds",
@@ -231,7 +231,7 @@ class Service:
                 headers={"connection": "close"},
             ) from None
 
-    async def read_body(self, request: Request) -> bytes:
+    async def limited_body(self, request: Request) -> bytes:
         """Return the body, reading no more of it than is allowed."""
         most = self.settings.max_body
         declared = request.headers.get("content-length", "0")

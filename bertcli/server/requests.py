@@ -44,17 +44,17 @@ def read_body(content: bytes) -> JsonObject:
     return JsonObject(value, "request", RequestError, hint="")
 
 
-def texts_or_ids(body: JsonObject, key: str) -> tuple[list[str | Ids], bool]:
-    """Return the inputs of a request, and True if a single one was given, not a list.
+def texts_or_ids(body: JsonObject, key: str) -> list[str | Ids]:
+    """Return the inputs of a request, also of a single one: texts, or lists of token ids.
 
-    Inputs are texts or lists of token ids. Raises RequestError for other values and for none.
+    Raises RequestError for other values and for none.
     """
     value = body.get(key)
     if is_text(value) or is_ids(value):
-        return [value], True  # type: ignore[list-item]
+        return [value]  # type: ignore[list-item]
     refuse_empty(body, key)
     if isinstance(value, list) and (all(map(is_text, value)) or all(map(is_ids, value))):
-        return value, False
+        return value
     raise body.bad(key, "a text, a list of texts, token ids, or a list of lists of token ids")
 
 
@@ -65,15 +65,15 @@ def texts_or_pairs(body: JsonObject, key: str) -> tuple[list[tuple[str, str | No
     is a batch. Raises RequestError for other values and for none.
     """
     value = body.get(key)
-    alone = is_text(value)
-    rows: Any = [[value]] if alone else value
     refuse_empty(body, key)
-    if isinstance(value, list) and all(map(is_text, value)):
-        alone = True
+    rows: Any = value
+    if is_text(value):
+        rows = [[value]]
+    elif isinstance(value, list) and all(map(is_text, value)):
         rows = [value]
     if not isinstance(rows, list) or not all(map(is_text_or_pair, rows)):
         raise body.bad(key, "a text, a pair of texts, or a list of lists of one or two texts")
-    return [(row[0], row[1] if len(row) == 2 else None) for row in rows], alone
+    return [(row[0], row[1] if len(row) == 2 else None) for row in rows], rows is not value
 
 
 def refuse_empty(body: JsonObject, key: str) -> None:
@@ -104,16 +104,21 @@ def truncation_side(body: JsonObject) -> str | None:
     return side and side.lower()
 
 
-def refuse_long(rows: Sequence[Encoded], limit: int, key: str) -> None:
-    """Raise RequestError for a text from which tokens were dropped."""
-    for index, row in enumerate(rows):
-        if row.cut:
-            raise RequestError(
-                f"{key} {index} has {row.length + row.cut} tokens, and the model takes {limit}",
-                '"truncate": true truncates texts',
-                status=413,
-                code="context_length_exceeded",
-            )
+def truncated_texts(
+    rows: Sequence[Encoded], limit: int, body: JsonObject, key: str
+) -> Sequence[int]:
+    """Return the indices of truncated texts; RequestError for the first without ``truncate``."""
+    may_truncate = body.switch("truncate")
+    truncated = [index for index, row in enumerate(rows) if row.cut]
+    if truncated and not may_truncate:
+        row = rows[truncated[0]]
+        raise RequestError(
+            f"{key} {truncated[0]} has {row.length + row.cut} tokens, and the model takes {limit}",
+            '"truncate": true truncates texts',
+            status=413,
+            code="context_length_exceeded",
+        )
+    return truncated
 
 
 def refuse_many(count: int, most: int, key: str) -> None:

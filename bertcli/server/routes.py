@@ -25,10 +25,10 @@ from bertcli.server.requests import (
     RequestError,
     is_ids,
     refuse_empty,
-    refuse_long,
     refuse_many,
     texts_or_ids,
     texts_or_pairs,
+    truncated_texts,
     truncation_side,
 )
 from bertcli.server.served_model import ROUTES, EmbeddingRunner, ServedModel, View
@@ -125,11 +125,11 @@ def similarity(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
 def predict(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     """Return the labels of each text or pair with their scores, the highest first."""
     runner = model.logits()
-    pairs, alone = texts_or_pairs(body, "inputs")
+    pairs, is_single = texts_or_pairs(body, "inputs")
     refuse_many(len(pairs), most_texts, "inputs")
     raw = body.switch("raw_scores") or False
     rows = runner.encoded(pairs, truncation_side(body))
-    truncated = checked_lengths(rows, runner.limit, body, "inputs")
+    truncated = truncated_texts(rows, runner.limit, body, "inputs")
 
     def answer(logits: Sequence[np.ndarray]) -> Any:
         predictions = []
@@ -137,7 +137,7 @@ def predict(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
             scores = zip(runner.scores(of_text, raw=raw), runner.labels, strict=True)
             ranked = sorted(scores, key=lambda pair: -pair[0])
             predictions.append([{"score": score, "label": label} for score, label in ranked])
-        return predictions[0] if alone else predictions
+        return predictions[0] if is_single else predictions
 
     return Work(answer, rows, runner, truncated)
 
@@ -161,7 +161,7 @@ def rerank(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     raw = body.switch("raw_scores") or False
     with_text = body.switch("return_text") or False
     rows = runner.encoded([(query, text) for text in texts], truncation_side(body))
-    truncated = checked_lengths(rows, runner.limit, body, "texts")
+    truncated = truncated_texts(rows, runner.limit, body, "texts")
 
     def answer(logits: Sequence[np.ndarray]) -> Any:
         scores = [runner.scores(of_text, raw=raw)[0] for of_text in logits]
@@ -175,36 +175,31 @@ def rerank(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
 
 
 def tokenize(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
-    """Return the tokens of each text, with their places in it in characters."""
+    """Return the tokens of each text, with their offsets in it in characters."""
     texts = [body["inputs"]] if isinstance(body.get("inputs"), str) else body.texts("inputs")
     refuse_empty(body, "inputs")
     if texts is None:
         raise body.bad("inputs", "a text or a list of texts")
     refuse_many(len(texts), most_texts, "inputs")
     special = body.switch("add_special_tokens")
-    layout = Layout(
-        ("input_ids", "tokens", "offset_mapping", "sequence_ids"),
-        special_tokens=True if special is None else special,
-    )
+    columns = ("input_ids", "tokens", "offset_mapping", "sequence_ids")
+    layout = Layout(columns, special_tokens=True if special is None else special)
     records = [Record(text, line=line) for line, text in enumerate(texts, 1)]
     rows = model.tokenizer().encode_records(records, layout)
     tokens = []
     for row in rows:
-        names = ("input_ids", "tokens", "offset_mapping", "sequence_ids")
         of_text = []
         for number, token, (start, stop), sequence in zip(
-            *(row.columns[name] for name in names), strict=True
+            *(row.columns[name] for name in columns), strict=True
         ):
             is_special = sequence is None
-            text = token if is_special else str(row.record.text)[start:stop]
-            place = (None, None) if is_special else (start, stop)
             of_text.append(
                 {
                     "id": number,
-                    "text": text,
+                    "text": token if is_special else str(row.record.text)[start:stop],
                     "special": is_special,
-                    "start": place[0],
-                    "stop": place[1],
+                    "start": None if is_special else start,
+                    "stop": None if is_special else stop,
                 }
             )
         tokens.append(of_text)
@@ -232,7 +227,7 @@ def root(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     """Answer as the route that the model is for, as text-embeddings-inference does at its root."""
     if isinstance(body.get("inputs"), dict):
         return similarity(model, body, most_texts)
-    match model.kind:
+    match model.purpose:
         case "classifier":
             return (rerank if "query" in body else predict)(model, body, most_texts)
         case "sparse":
@@ -277,7 +272,7 @@ def info(model: ServedModel, *, most_requests: int, most_texts: int) -> dict[str
         "model_sha": model.folder.revision,
         "model_dtype": runtime.engine.facts().get("dtype", "float32"),
         "model_type": model_type,
-        "routes": ROUTES[model.kind],
+        "routes": ROUTES[model.purpose],
         "max_concurrent_requests": most_requests,
         "max_input_length": runner.limit,
         "max_batch_tokens": runtime.budget,
@@ -307,17 +302,8 @@ def changed_vectors(model: ServedModel, body: JsonObject, view: View = "text") -
 
 def embedding_work(runner: EmbeddingRunner, body: JsonObject, key: str, most_texts: int) -> Work:
     """Return the work on the texts or token ids of a request, which answers with their vectors."""
-    inputs, _ = texts_or_ids(body, key)
+    inputs = texts_or_ids(body, key)
     refuse_many(len(inputs), most_texts, key)
     rows = runner.encoded(inputs, truncation_side(body))
-    truncated = checked_lengths(rows, runner.limit, body, key)
+    truncated = truncated_texts(rows, runner.limit, body, key)
     return Work(list, rows, runner, truncated)
-
-
-def checked_lengths(
-    rows: Sequence[Encoded], limit: int, body: JsonObject, key: str
-) -> Sequence[int]:
-    """Return the indices of truncated texts; RequestError for any without ``truncate``."""
-    if not body.switch("truncate"):
-        refuse_long(rows, limit, key)
-    return [index for index, row in enumerate(rows) if row.cut]

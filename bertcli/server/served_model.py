@@ -40,11 +40,9 @@ from bertcli.tokenizing.batch import Encoded, TokenBatch
 from bertcli.tokenizing.run import TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 
-View = Literal[
-    "text", "token", "sparse"
-]  # what is computed: a vector of a text, of each token, terms
-Kind = Literal["embedding", "token", "sparse", "classifier"]
-ROUTES: dict[Kind, str] = {  # what models are for
+View = Literal["text", "token", "sparse"]  # a vector of a text or of each token, or terms
+Purpose = Literal["embedding", "token", "sparse", "classifier"]
+ROUTES: dict[Purpose, str] = {
     "embedding": "/v1/embeddings, /embed, /embed_all and /similarity",
     "token": "/embed_all",
     "sparse": "/embed_sparse",
@@ -181,19 +179,22 @@ class ServedModel:
         self.if_open._may_open = False
 
     @property
-    def kind(self) -> Kind:
+    def purpose(self) -> Purpose:
         """What the model is for, according to its files."""
         has_head = is_cross_encoder(self.folder) or is_pooled_head(self.folder)
         if not (has_head or self.folder.modules or self.folder.is_static):
             has_head = command_of(self.folder) == "classify"
         if has_head:
             return "classifier"
-        kinds: dict[str, Kind] = {option("sparse"): "sparse", option("token_vectors"): "token"}
-        return kinds.get(required_option(self.folder), "embedding")
+        purposes: dict[str, Purpose] = {
+            option("sparse"): "sparse",
+            option("token_vectors"): "token",
+        }
+        return purposes.get(required_option(self.folder), "embedding")
 
     def open(self) -> EmbeddingRunner | LogitRunner:
         """Open what the model is for. Raises as `RecordEmbedder.open` and `Head.open` do."""
-        match self.kind:
+        match self.purpose:
             case "classifier":
                 return self._once(("head",), self._open_head)
             case "token" | "sparse" as view:
@@ -289,7 +290,7 @@ class ServedModel:
         except BertcliError as error:
             self._unsupported[key] = str(error).replace(str(self.folder), self.name)
         raise RequestError(
-            f"{self._unsupported[key]}; this model answers {ROUTES[self.kind]}",
+            f"{self._unsupported[key]}; this model answers {ROUTES[self.purpose]}",
             status=CANNOT,
             code="unsupported_by_model",
         )

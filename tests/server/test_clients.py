@@ -66,6 +66,18 @@ def test_huggingface_hub(server, expected, monkeypatch):
     assert np.allclose(scores, expected @ expected[0], atol=1e-6)
 
 
+def test_langchain(server, expected):
+    langchain = pytest.importorskip("langchain_openai")
+    embeddings = langchain.OpenAIEmbeddings(
+        base_url=f"{server.address}/v1",
+        api_key="any",
+        model="all-MiniLM-L6-v2",
+        check_embedding_ctx_length=False,  # else it sends ids of OpenAI's tokenizer
+    )
+    same(embeddings.embed_documents(TEXTS), expected)
+    same(embeddings.embed_query(TEXTS[0]), expected[0])
+
+
 def test_llama_index(server, expected):
     name = "llama_index.embeddings.text_embeddings_inference"
     llama_index = pytest.importorskip(name)
