@@ -51,7 +51,8 @@ class Reranker(Classifier):
         if (labels := len(head.labels)) != 1:
             raise ModelError(
                 f"{head.runtime.spec.folder}: gives a pair {labels} scores, and rerank needs one",
-                f"give {option('model')} a cross-encoder",
+                f"give {option('model')} a cross-encoder; `bertcli train` makes one from the "
+                "fields text, pair and score",
             )
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
