@@ -7,7 +7,7 @@ without rescaling, with slow tokenizers (its default).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from math import log
@@ -23,8 +23,9 @@ from bertcli.engines.runtime import open_runtime, open_tokenizer, token_limit
 from bertcli.errors import SKIP, InputError, UsageError, option
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.batch import record_windows
-from bertcli.records.record import Record, Text
-from bertcli.tasks.head import SPECIAL_MASK, Head, HeadTask, Settings
+from bertcli.records.record import Record
+from bertcli.tasks.head import SPECIAL_MASK, Head, Settings
+from bertcli.tasks.pairwise import PairwiseTask
 from bertcli.tasks.results import Result
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.run import TokenizeRun
@@ -53,7 +54,7 @@ class BertScoreSettings(Settings):
 
 
 @dataclass(frozen=True)
-class BertScorer(HeadTask):
+class BertScorer(PairwiseTask):
     """An encoder that is ready to compare the texts of pairs: a candidate and its reference.
 
     With ``idf``, tokens that occur in few references of the input weigh more.
@@ -99,50 +100,47 @@ class BertScorer(HeadTask):
 
         The weights of ``idf`` need all references, so all records are read first.
         """
-        weights = None
-        blocks: Iterable[Sequence[Record]] = run.blocks()
-        if self.idf:
-            records = [*run.reader.blocks()]
-            weights = self._idf_weights(records)
-            blocks = run.blocks(records)
-        windows = record_windows(
-            blocks,
+        weights = self._idf_weights(run.read_all()) if self.idf else None
+        for batch in super().encoded(run):
+            yield [self._weighted(row, weights) for row in batch]
+
+    def windows(self, run: TokenizeRun) -> Iterator[Sequence[Record]]:
+        """Yield the pairs whose texts are tokenized together; the first windows are small."""
+        return record_windows(
+            run.blocks(),
             self.head.settings.window,
             characters=self.window_characters,
             growing_from=run.start,
         )
-        for batch in self.encoded_texts(run, windows, self._texts):
-            yield [self._weighted(row, weights) for row in batch]
 
-    def _texts(self, sample: int, record: Record) -> tuple[int, list[Record]]:
-        """Return the index of a pair in the run, with its candidate and reference as records.
-
-        Raises InputError for a single text.
-        """
+    def texts_of(self, record: Record) -> list[Record]:
+        """Return the candidate and the reference. Raises InputError for a single text."""
         if record.pair is None:
             raise InputError(f"{record.where}: is one text, not a candidate and a reference", SKIP)
-        texts = map(self._as_tokenized, (record.text, record.pair))
-        return sample, [record._replace(text=text, pair=None) for text in texts]
+        return [record._replace(text=text, pair=None) for text in (record.text, record.pair)]
 
-    def _as_tokenized(self, text: Text) -> Text:
-        """Return a text as bert-score tokenizes it: without white space around it.
+    def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Return texts as bert-score tokenizes them: without white space around them.
 
         Tokenizers that treat the first word of a text differently see a blank before it.
         """
-        if not isinstance(text, str):
-            return text
-        text = text.strip()
-        is_prefixed = self.head.tokenizer.kind.name in PREFIXED_CLASSES
-        return f" {text}" if text and is_prefixed else text
+        prefix = " " if self.head.tokenizer.kind.name in PREFIXED_CLASSES else ""
+        prepared = []
+        for record in records:
+            text = record.text
+            if isinstance(text, str):
+                text = text.strip()
+                text = f"{prefix}{text}" if text else ""
+            prepared.append(record._replace(text=text))
+        return prepared
 
     def _idf_weights(self, blocks: Sequence[Sequence[Record]]) -> IdfWeights:
         """Return the weights of tokens by the number of references that have them."""
         text_counts: Counter[int] = Counter()
         count = 0
         for block in blocks:
-            pairs = [record.pair for record in block if record.pair is not None]
-            references = [Record(self._as_tokenized(text)) for text in pairs]
-            tokens = self.head.tokenizer.encode_records(references, self.layout)
+            references = [Record(record.pair) for record in block if record.pair is not None]
+            tokens = self.head.tokenizer.encode_records(self.prepare(references), self.layout)
             for ids in tokens.lists("input_ids"):
                 text_counts.update({*ids})
             count += len(references)

@@ -39,7 +39,7 @@ class Chooser(PairwiseTask):
         """The field of the choices."""
         return frozenset({self.field})
 
-    def pairs(self, record: Record) -> list[Record]:
+    def texts_of(self, record: Record) -> list[Record]:
         """Return a prompt with each choice. Raises InputError for one without a list of choices."""
         choices = list(self.choices) or (record.extra or {}).get(self.field)
         if not isinstance(choices, list) or not all(isinstance(text, str) for text in choices):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate, count, groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -50,13 +50,12 @@ from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.model_folder.hub_cache import DEFAULT_MODEL
 from bertcli.models.config import BertConfig
-from bertcli.records.batch import RecordBatch
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, Reader
 from bertcli.records.record import Record
 from bertcli.tasks.needed_models import NEEDED_MODELS
 from bertcli.tasks.results import Result, row
-from bertcli.tokenizing.batch import Encoded, Layout, TokenBatch
+from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.run import Prepare, TokenizeRun
 from bertcli.tokenizing.tokenizer import Tokenizer
 from bertcli.versions import __version__, versions
@@ -380,37 +379,6 @@ class HeadTask(ABC):
                     yield items
                     size = max(size, 2 * (stop - start))
                     start = stop
-
-    def encoded_texts(
-        self,
-        run: TokenizeRun,
-        windows: Iterable[Sequence[Record]],
-        texts_of: Callable[[int, Record], tuple[int, list[Record]]],
-    ) -> Iterator[TokenBatch]:
-        """Yield batches of the tokens of the texts that each record consists of.
-
-        ``texts_of`` takes the index of a record in the run, and returns it with the texts. Raises
-        InputError for a record to skip.
-        """
-        layout = self.layout
-        tokenizer = self.head.tokenizer
-        start = run.start
-        for records in windows:
-            found = run.reader.collect(texts_of, count(start), records)
-            start += len(records)
-            run.skipped += len(records) - len(found)
-            texts: list[Record] = []
-            samples: list[int] = []
-            for sample, texts_of_record in found:
-                texts += texts_of_record
-                samples += [sample] * len(texts_of_record)
-            prepared = self.prepare(texts)
-            run.tally.literals += tokenizer.count_literals(prepared)
-            batch = tokenizer.encode_records(prepared, layout)
-            batch = replace(batch, records=RecordBatch.of(texts), samples=samples)
-            run.tally.add(batch, tokenizer.limit)
-            yield batch
-            run.finish(start)
 
     def stream(self, reader: Reader) -> Stream:
         """Return a pass over the records of a reader."""

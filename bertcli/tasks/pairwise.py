@@ -1,12 +1,13 @@
-"""Tasks that run each text with each of several second texts, and give one result for all."""
+"""Tasks that run several texts or pairs for each record, and give one result for all."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
-from bertcli.records.batch import record_windows
+from bertcli.records.batch import RecordBatch, record_windows
 from bertcli.records.record import Record
 from bertcli.tasks.head import FIRST_WINDOW, HeadTask
 from bertcli.tasks.results import Result
@@ -16,26 +17,46 @@ from bertcli.tokenizing.run import TokenizeRun
 
 @dataclass(frozen=True)
 class PairwiseTask(HeadTask):
-    """A task whose `fields` get the outputs of all pairs of a text."""
+    """A task whose `fields` get the outputs of all texts or pairs of a record."""
 
     @abstractmethod
-    def pairs(self, record: Record) -> list[Record]:
-        """Return the pairs of a text, at least one. Raises InputError for a text to skip."""
+    def texts_of(self, record: Record) -> list[Record]:
+        """Return the texts or pairs to run, at least one. Raises InputError for one to skip."""
 
     def windows(self, run: TokenizeRun) -> Iterator[Sequence[Record]]:
-        """Yield the texts whose pairs are tokenized together."""
+        """Yield the records whose texts are tokenized together."""
         return record_windows(run.blocks(), min(FIRST_WINDOW, self.head.settings.window))
 
     def encoded(self, run: TokenizeRun) -> Iterator[Sequence[Encoded]]:
-        """Yield the tokens of the pairs of several texts."""
-        return self.encoded_texts(run, self.windows(run), self._numbered_pairs)
+        """Yield the tokens of the texts of several records."""
+        layout = self.layout
+        tokenizer = self.head.tokenizer
+        tally = run.tally
+        reader = run.reader
+        start = run.start
+        for records in self.windows(run):
+            found = reader.collect(self._numbered_texts, count(start), records)
+            start += len(records)
+            run.skipped += len(records) - len(found)
+            texts: list[Record] = []
+            samples: list[int] = []
+            for sample, texts_of_record in found:
+                texts += texts_of_record
+                samples += [sample] * len(texts_of_record)
+            prepared = self.prepare(texts)
+            tally.literals += tokenizer.count_literals(prepared)
+            batch = tokenizer.encode_records(prepared, layout)
+            batch = replace(batch, records=RecordBatch.of(texts), samples=samples)
+            tally.add(batch, tokenizer.limit)
+            yield batch
+            run.finish(start)
 
-    def _numbered_pairs(self, sample: int, record: Record) -> tuple[int, list[Record]]:
-        """Return the index of a text in the run, and its pairs."""
-        return sample, self.pairs(record)
+    def _numbered_texts(self, sample: int, record: Record) -> tuple[int, list[Record]]:
+        """Return the index of a record in the run, and its texts."""
+        return sample, self.texts_of(record)
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
-        """Return the result of each text, whose record has no pair."""
+        """Return the result of each record, without a pair."""
         return [
             result._replace(record=result.record._replace(pair=None))
             for result in super().judge(batch)

@@ -116,7 +116,7 @@ class ZeroShotClassifier(PairwiseTask, LabelTask):
         characters = max(1, run.characters // count)
         return record_windows(run.blocks(), size, characters=characters, growing_from=run.start)
 
-    def pairs(self, record: Record) -> list[Record]:
+    def texts_of(self, record: Record) -> list[Record]:
         """Return a text with the hypothesis of each label. Raises InputError for a pair."""
         if record.pair is not None or not isinstance(record.text, str):
             raise InputError(

@@ -123,6 +123,7 @@ class ReaderRun:
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
     done: dict[str, Any] | None = field(default=None, init=False)
     committed: int = field(default=0, init=False)  # records whose rows survive a kill
+    all_records: Sequence[Sequence[Record]] | None = field(default=None, init=False)
 
     def begin_after(self, done: Mapping[str, Any]) -> None:
         """Start after the records that another run has done."""
@@ -132,12 +133,15 @@ class ReaderRun:
         self.reader.count_skipped(self.skipped)
         self.tally.merge(TokenCounts(**done["tally"]))
 
-    def blocks(
-        self, all_records: Iterable[Sequence[Record]] | None = None
-    ) -> Iterator[Sequence[Record]]:
-        """Yield blocks of the records that are not done; ``all_records`` if they were read."""
+    def read_all(self) -> Sequence[Sequence[Record]]:
+        """Read all records into memory, and return them. `blocks` yields them again."""
+        self.all_records = [*self.reader.blocks()]
+        return self.all_records
+
+    def blocks(self) -> Iterator[Sequence[Record]]:
+        """Yield blocks of the records that are not done."""
         done = self.start
-        for block in self.reader.blocks() if all_records is None else all_records:
+        for block in self.reader.blocks() if self.all_records is None else self.all_records:
             if done < len(block):
                 yield block[done:] if done else block
             done = max(0, done - len(block))
