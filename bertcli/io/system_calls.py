@@ -166,8 +166,12 @@ class BusErrors:
         if not cls.explained or cls.handler or not hasattr(signal, "SIGBUS"):
             return
         import ctypes  # 10 ms
+        from threading import Lock
+
+        first = Lock()  # of several threads that read the file at once
 
         def explain(number: int) -> None:
+            first.acquire()
             os.write(2, FILE_SHORTENED)
             os._exit(1)
 
