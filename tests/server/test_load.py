@@ -237,5 +237,5 @@ def test_requests_that_make_no_sense(models, architecture):
         until(lambda: served.metric("bertcli_queue_requests") == 0)
         served.good("/tokenize", {"inputs": "a"})
     assert statuses <= {200, 400, 404, 405, 413, 424}, statuses
-    assert memory[3] < memory[0] + 80, memory
+    assert memory[3] < memory[1] + 40, memory  # after a warm-up
     print(f"{architecture}: {memory} MB")
