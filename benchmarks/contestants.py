@@ -52,7 +52,11 @@ def products(precision: str, device: str = "cpu") -> Contestant:
 
 ONNX = ("onnx", "transformers")
 CPU = (
-    *(bertcli(f"bertcli {precision}", precision) for precision in ("float32", "bfloat16", "int8")),
+    # several batches at once, as `bertcli embed` runs files
+    *(
+        bertcli(f"bertcli {precision}", precision, parallel=True)
+        for precision in ("float32", "bfloat16", "int8")
+    ),
     bertcli("bertcli float32, torch", backend="torch"),
     *(sentence_transformers(precision) for precision in ("float32", "bfloat16")),
     *(
