@@ -6,7 +6,7 @@
 Peers run in the Python of another environment, since they need other versions of what we use:
 
     python -m venv peers && peers/bin/pip install fastapi uvicorn sentence-transformers
-    peers/bin/pip install 'infinity-emb[torch,server]'
+    peers/bin/pip install 'infinity-emb[torch,optimum,server]' 'transformers<5'
 
 Whoever is not installed there is left out. Each server is a process of its own that runs alone; in
 a round they take turns. A request has one text of 2 to 40 words. Each client sends its requests one
@@ -230,6 +230,7 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clients", default="1,8,32", help="numbers of clients")
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="a folder with onnx/ for optimum")
     parser.add_argument("--peers", default=sys.executable, help="the Python of the peers")
     parser.add_argument("--output", type=Path, help="file of the figures, JSON")
     return parser.parse_args(argv)
@@ -238,7 +239,7 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     chosen = options(argv)
     counts = [int(count) for count in chosen.clients.split(",")]
-    model = str(find_model(DEFAULT_MODEL, files=MODEL_FILES).path)
+    model = str(find_model(chosen.model, files=MODEL_FILES).path)
     corpus = Corpus(Path(model), 256)
     texts = corpus.made("requests", 500, lambda draw: draw.randint(2, 40)).texts
     peers = [(sys.executable, Peer(OURS, "uvicorn", OURS_COMMAND))]
