@@ -181,7 +181,7 @@ def cluster_labels(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
     """Return the label of each cluster: its words with the largest class-based TF-IDF.
 
     `clusters` [n] has the number of the cluster of each text. Words of a label are in at least half
-    of its texts; if there are none, the label is the most frequent word.
+    of its texts; if there are none, the label is its most characteristic word.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -203,6 +203,6 @@ def cluster_labels(texts: Sequence[str], clusters: np.ndarray) -> list[str]:
         common = np.flatnonzero(counts[cluster] >= MIN_SHARE * sizes[cluster])
         best = common[np.argsort(-scores[cluster, common], kind="stable")][:WORDS_PER_LABEL]
         if not len(best) and counts[cluster].any():
-            best = np.array([counts[cluster].argmax()])
+            best = np.array([scores[cluster].argmax()])
         labels.append(", ".join(words[best]))
     return labels

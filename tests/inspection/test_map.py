@@ -120,6 +120,14 @@ def test_a_label_is_of_words_that_half_of_the_cluster_has():
     assert cluster_labels(["the", "and", "of"], np.zeros(3, int)) == [""]
 
 
+def test_a_cluster_without_such_words_has_its_most_characteristic_word_for_a_label():
+    from bertcli.inspection.corpus_map import cluster_labels
+
+    mixed = ["he said yield", "she said five", "yield six", "seven", "eight"]
+    others = ["she said tea", "he said tea", "we said tea"]
+    assert cluster_labels([*mixed, *others], np.repeat([0, 1], [5, 3]))[0] == "yield"
+
+
 @pytest.mark.parametrize("given", ["c.txt", "notes/"])
 def test_without_an_output_the_page_is_beside_the_file(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
