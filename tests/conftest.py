@@ -61,6 +61,16 @@ def log():
     logging.getLogger("bertcli").disabled = False
 
 
+@pytest.fixture
+def hub(monkeypatch):
+    """A local server that speaks the endpoints of the hub; commands use it."""
+    from fake_hub import FakeHub
+
+    with FakeHub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
 @pytest.fixture(params=["torch", "openvino"])
 def engine(request, monkeypatch):
     """Run the commands of a test by each engine."""

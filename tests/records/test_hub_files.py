@@ -5,18 +5,16 @@ Downloads run in processes of their own, as huggingface_hub reads its settings w
 
 import gzip
 import io
-import os
 from pathlib import Path
 
 import pytest
-from fake_hub import FakeHub
+from fake_hub import clear_hub_variables
 from front import TINY, bad, call, good, json_in, process, struck
 from hub_cache import COMMIT, put_dataset, put_files
 
 import bertcli
 from bertcli.errors import InputError
 
-SWITCHES = ("HF_", "HUGGING", "TRANSFORMERS_", "BERTCLI_", "XDG_CACHE_HOME")
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
 REVIEWS = "hf://datasets/me/reviews"
 CSV = b"id,text,label\na,It rains.,wet\nb,It rains!,wet\nc,The sun shines.,dry\nd,Tea.,dry\n"
@@ -27,18 +25,9 @@ COUNT = ("tokenize", "-q", "--count")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
-    for name in list(os.environ):
-        if name.startswith(SWITCHES):
-            monkeypatch.delenv(name)
+    clear_hub_variables(monkeypatch)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with FakeHub() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        yield server
 
 
 def fetched(*argv):

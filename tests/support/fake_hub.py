@@ -13,6 +13,7 @@ that they are in a chunk store, and refers the library to an empty one.
 
 import hashlib
 import json
+import os
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,17 @@ class Repository:
     refs: dict[str, str] = field(default_factory=dict)
     token: str | None = None  # required token; without it, the model seems not to exist
     gated: bool = False  # the list of files is public, but the files are not readable
+
+
+# Environment variables that decide where models and datasets are looked for.
+HUB_VARIABLES = ("HF_", "HUGGING", "TRANSFORMERS_", "BERTCLI_", "XDG_CACHE_HOME")
+
+
+def clear_hub_variables(monkeypatch):
+    """Give a test an environment that says nothing of the hub."""
+    for name in list(os.environ):
+        if name.startswith(HUB_VARIABLES):
+            monkeypatch.delenv(name)
 
 
 class FakeHub:
