@@ -85,15 +85,19 @@ def hub_files(url: str, is_data: IsData, *, offline: bool = False) -> list[str]:
     """
     path = HubPath.of(url)
     snapshot = find_snapshot(path.id, path.revision or "main", "dataset")
-    cached_files = None if snapshot is None else _files_in(snapshot, path, is_data)
-    if offline or offline_variables():
+    is_offline = bool(offline or offline_variables())
+    is_commit = snapshot is not None and snapshot.name == path.revision  # it never changes
+    cached_files = None
+    if snapshot is not None:
+        is_final = is_offline or is_commit
+        cached_files = _files_in(snapshot, path, is_data, is_final=is_final)
+    if is_offline:
         if cached_files is None:
             raise InputError(
                 f"{url}: not in the cache {cache_root()}, and the network is off",
                 f"{how_to_go_online()} to fetch it",
             )
         return cached_files
-    is_commit = snapshot is not None and snapshot.name == path.revision  # it never changes
     if cached_files and is_commit:
         return cached_files
     from bertcli.model_folder.download import download
@@ -109,11 +113,13 @@ def hub_files(url: str, is_data: IsData, *, offline: bool = False) -> list[str]:
     return files
 
 
-def _files_in(snapshot: Path, path: HubPath, is_data: IsData) -> list[str] | None:
+def _files_in(
+    snapshot: Path, path: HubPath, is_data: IsData, *, is_final: bool = True
+) -> list[str] | None:
     """Return the files of a path in a snapshot; None if not all are in it.
 
     If the cache has no list of the files of the commit, those in the snapshot are taken for all.
-    Raises InputError if the commit has no such file.
+    Raises InputError if the commit has no such file, unless a later one may (``is_final=False``).
     """
     names = commit_files(snapshot)
     is_listed = bool(names)
@@ -121,7 +127,7 @@ def _files_in(snapshot: Path, path: HubPath, is_data: IsData) -> list[str] | Non
         files = (file for file in snapshot.rglob("*") if file.is_file())
         names = [file.relative_to(snapshot).as_posix() for file in files]
     selected = path.select(names, is_data)
-    if not selected and is_listed:
+    if not selected and is_listed and is_final:
         _refuse(path, names)
     paths = [str(snapshot / name) for name in selected]
     return paths if paths and all(map(os.path.isfile, paths)) else None
