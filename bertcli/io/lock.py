@@ -54,7 +54,11 @@ def locked(
     try:
         yield _hold(lock, output, check, locks)
     finally:  # also after a signal that came while the folder was made
-        _release(lock, locks, keep_folder=keep_folder)
+        try:
+            _release(lock, locks, keep_folder=keep_folder)
+        except KeyboardInterrupt:
+            _release(lock, locks, keep_folder=keep_folder)
+            raise
 
 
 def _hold(lock: Path, output: Path, check: Callable[[], object], locks: list[int]) -> bool:
@@ -76,20 +80,25 @@ def _hold(lock: Path, output: Path, check: Callable[[], object], locks: list[int
 
 
 def _release(lock: Path, locks: list[int], *, keep_folder: bool) -> None:
+    """Remove the lock file and its folder, see `locked`; what an interrupted call left is removed.
+
+    A lock file that another process holds stays.
+    """
     folder = lock.parent
     with suppress(OSError):
-        if not locks:
-            if not keep_folder:
-                folder.rmdir()  # another process has its lock in it already, or makes it again
-            return
-        try:
-            is_empty = os.listdir(folder) == [lock.name]
-            is_removed = is_empty or keep_folder
-            if is_removed and MOVES_OPEN_FILES:
-                lock.unlink()  # before it is released: then it may be another's
-        finally:
-            os.close(locks[0])
-        if is_removed and not MOVES_OPEN_FILES:
-            lock.unlink()
-        if is_empty and not keep_folder:
-            folder.rmdir()
+        if not locks and lock.exists():  # another's, or a signal came while it was opened
+            locks.append(open_lock(lock))
+            if try_lock(locks[0]) is not True:
+                os.close(locks.pop())
+                return
+        if locks:
+            is_removed = False
+            with suppress(OSError):  # where the folder cannot be listed
+                is_removed = keep_folder or os.listdir(folder) == [lock.name]
+                if is_removed and MOVES_OPEN_FILES:
+                    lock.unlink()  # before it is released: then it may be another's
+            os.close(locks.pop())
+            if is_removed and not MOVES_OPEN_FILES:
+                lock.unlink()
+        if not keep_folder:
+            folder.rmdir()  # fails if it is not empty
