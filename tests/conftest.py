@@ -1,7 +1,6 @@
 """What several test files share: no network, Hypothesis without clocks, the default model."""
 
 import gc
-import logging
 import os
 import signal
 from pathlib import Path
@@ -13,7 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bertcli.errors import LOG
+from bertcli.errors import LOG, Log, in_python
 
 try:
     import torch
@@ -52,13 +51,23 @@ def threads():
         torch.set_num_threads(THREADS)
 
 
-@pytest.fixture(autouse=True)
-def log():
-    """Give a test the log that a fresh process has: libraries set levels for a whole process."""
+class RecordedLog(Log):
+    """A log that keeps the messages."""
+
+    def __init__(self):
+        self.messages = []
+
+    def write(self, level, message):
+        self.messages.append(in_python(message))
+
+
+@pytest.fixture
+def messages():
+    """Return the list of the messages that the library writes during a test."""
+    log = RecordedLog()
+    LOG.connect(log)
+    yield log.messages
     LOG.disconnect()
-    logging.disable(logging.NOTSET)
-    logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("bertcli").disabled = False
 
 
 @pytest.fixture

@@ -146,13 +146,13 @@ def test_a_batch_that_failed_gives_its_memory_back(model, texts):
     del work
 
 
-def test_memory_that_runs_out_halves_the_batches(model, texts, caplog):
+def test_memory_that_runs_out_halves_the_batches(model, texts, messages):
     expected = result_of(alone(model).run(texts, first))
     halves = queue_of(SmallDevice(model, LAST, CPU), 150)
     works = [halves.run(texts, first) for _ in range(2)]
     for work in works:
         assert np.abs(expected - result_of(work)).max() < 1e-5
-    assert caplog.messages == [
+    assert messages == [
         f"out of memory on cpu: batches of {n} tokens from here on" for n in (75, 37)
     ]
     halves.engine.room = 20

@@ -134,13 +134,13 @@ def little_memory():
     torch.cuda.empty_cache()
 
 
-def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory, caplog):
+def test_memory_that_really_runs_out_halves_the_batches(folder, little_memory, messages):
     texts = [f"{'word ' * 250} {n}" for n in range(2000)]
     embedder = RecordEmbedder.open(folder, on_torch(device="cuda:0", batch_tokens=1 << 19))
     run = RecordVectors(embedder, texts)
     run.execute()
     found = run.vectors
-    assert any("out of memory on cuda:0: batches of" in message for message in caplog.messages)
+    assert any("out of memory on cuda:0: batches of" in message for message in messages)
     assert embedder.runtime.budget < 1 << 19
     some = vectors(folder, texts[:5], device="cpu")
     assert np.abs(found[:5] - some).max() < 1e-4

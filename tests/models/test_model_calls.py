@@ -323,12 +323,13 @@ def test_from_pretrained_takes_the_options_of_transformers(tmp_path):
 
 
 @torch.no_grad()
-def test_a_head_for_a_number_of_labels(tmp_path, caplog):
+def test_a_head_for_a_number_of_labels(tmp_path, messages):
     theirs().save_pretrained(tmp_path / "bert")
     model = bertcli.BertForSequenceClassification.from_pretrained(
         str(tmp_path / "bert"), num_labels=3, output_attentions=False, output_hidden_states=False
     )
-    assert "drawn at random, to be trained: classifier.weight, classifier.bias" in caplog.text
+    drawn = "drawn at random, to be trained: classifier.weight, classifier.bias"
+    assert messages == [drawn]
     assert model.num_labels == model.config.num_labels == 3
     assert model(**inputs()).logits.shape == (3, 3)
     assert [*model.config.id2label.values()] == ["LABEL_0", "LABEL_1", "LABEL_2"]
@@ -346,7 +347,7 @@ def test_a_head_for_a_number_of_labels(tmp_path, caplog):
     reference.save_pretrained(tmp_path / "head")
     kept = bertcli.BertForSequenceClassification.from_pretrained(tmp_path / "head", num_labels=3)
     close(kept(**inputs()).logits, reference(**inputs()).logits)
-    assert caplog.text.count("drawn at random") == 3
+    assert messages == [drawn] * 3
 
 
 @pytest.mark.parametrize(
