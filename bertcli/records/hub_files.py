@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from glob import has_magic
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from bertcli.errors import LOG, InputError
@@ -59,7 +59,12 @@ class HubPath(NamedTuple):
         return cls(url, match["id"], revision, (match["path"] or "").strip("/"))
 
     def select(self, names: Sequence[str], is_data: IsData) -> list[str]:
-        """Return the file names of a dataset that this path stands for, sorted."""
+        """Return the names that this path selects, sorted; empty if there are none.
+
+        ``names`` are those of all files of the dataset; offline, those of the cached files if the
+        cache has no list of all. A folder and a glob select visible files of data only. Raises
+        InputError for an invalid glob.
+        """
         if self.path in names:
             return [self.path]
         folder = f"{self.path}/" if self.path else ""
@@ -81,7 +86,13 @@ class HubPath(NamedTuple):
 def hub_files(url: str, is_data: IsData, *, offline: bool = False) -> list[str]:
     """Return the paths in the hub's cache of the files of a URL, sorted; download missing ones.
 
-    Raises InputError for a dataset, revision or file that is not there, and for a failed download.
+    Online, the hub lists the files, unless the revision is a commit whose files are known and
+    cached. ``offline`` (or HF_HUB_OFFLINE) reads the cached state of the revision, which the
+    hub may have changed since: a folder or glob needs all its files in the cache, or takes the
+    cached ones if the cache has no list of the commit's files.
+
+    Raises InputError for a dataset, revision or file that is not on the hub, for a failed download,
+    and offline for a file that is not cached.
     """
     path = HubPath.of(url)
     snapshot = find_snapshot(path.id, path.revision or "main", "dataset")
@@ -98,12 +109,17 @@ def hub_files(url: str, is_data: IsData, *, offline: bool = False) -> list[str]:
                 f"{how_to_go_online()} to fetch it",
             )
         return cached_files
-    if cached_files and is_commit:
-        return cached_files
+    if cached_files and is_commit and snapshot is not None:
+        is_one_file = cached_files == [str(snapshot / path.path)]
+        if is_one_file or commit_files(snapshot):  # else a folder or glob may have more files
+            return cached_files
     from bertcli.model_folder.download import download
 
     def choose(names: Sequence[str]) -> list[str]:
-        return path.select(names, is_data) or _refuse(path, names)
+        selected = path.select(names, is_data)
+        if not selected:
+            _refuse_no_files(path, names)
+        return selected
 
     downloaded = download(path.id, path.revision, cache_root(), choose, "dataset")
     files = _files_in(downloaded, path, is_data)
@@ -128,13 +144,13 @@ def _files_in(
         names = [file.relative_to(snapshot).as_posix() for file in files]
     selected = path.select(names, is_data)
     if not selected and is_listed and is_final:
-        _refuse(path, names)
+        _refuse_no_files(path, names)
     paths = [str(snapshot / name) for name in selected]
     return paths if paths and all(map(os.path.isfile, paths)) else None
 
 
-def _refuse(path: HubPath, names: Sequence[str]) -> list[str]:
-    """Raise InputError for a path that stands for no file of a dataset with these files."""
+def _refuse_no_files(path: HubPath, names: Sequence[str]) -> NoReturn:
+    """Raise InputError for a path that selects no file of a dataset with these files."""
     visible = sorted(name for name in names if not _is_hidden(name))
     if similar := get_close_matches(path.path, visible, 1):
         hint = f"did you mean {similar[0]}?"

@@ -96,6 +96,29 @@ def test_a_branch_that_moves_is_followed_and_a_commit_is_not_asked_for(hub):
     assert not hub.asked
 
 
+def test_a_new_file_of_a_branch_is_fetched_though_the_cached_listing_lacks_it(hub):
+    hub.add("datasets/me/reviews", FILES)
+    fetched(*COUNT, "-i", f"{REVIEWS}/data/train.csv")
+    assert "no such file" in bad(*COUNT, "--offline", "-i", f"{REVIEWS}/data/new.csv").error
+    hub.add("datasets/me/reviews", FILES | {"data/new.csv": b"text\nnew\n"})
+    assert fetched(*COUNT, "-i", f"{REVIEWS}/data/new.csv").out == "3\n"
+
+
+@pytest.mark.parametrize("pattern", ["data", "data/*.csv"])
+def test_a_commit_without_a_cached_listing_is_read_completely(hub, cache, pattern):
+    files = {"data/a.csv": b"text\none\n", "data/b.csv": b"text\ntwo\n"}
+    commit = hub.add("datasets/me/reviews", files)
+    url = f"{REVIEWS}@{commit}"
+    fetched(*COUNT, "-i", f"{url}/data/a.csv")
+    for listing in cache.glob("datasets--*/trees/*.json"):  # older huggingface_hub writes none
+        listing.unlink()
+    hub.asked.clear()
+    fetched(*COUNT, "-i", f"{url}/data/a.csv")
+    assert not hub.asked
+    assert len(fetched(*COUNT, "-i", f"{url}/{pattern}").out.splitlines()) == 2
+    assert "data/b.csv" in hub.fetched()
+
+
 @pytest.mark.parametrize("revision", ["v1", "feature%2Fx", "refs/convert/parquet", "refs/pr/3"])
 def test_a_revision_is_in_the_url_as_in_that_of_huggingface_hub(hub, revision):
     hub.add("datasets/me/reviews", FILES)
