@@ -126,7 +126,8 @@ def explain(error: Any, commands: Sequence[str]) -> tuple[str, str]:
         )
     message = " ".join(error.message.split())
     variable = str(parameter.envvar)
-    if f"{os.environ.get(variable)!r}"[1:-1] in message.split(" ")[0]:
+    variable_value = os.environ.get(variable)
+    if variable_value and repr(variable_value)[1:-1] in message.split(" ")[0]:
         name = variable  # the value comes from the environment
     if match := NOT_A_CHOICE.match(message):
         return _not_a_choice(parameter, name, match[1])

@@ -62,6 +62,14 @@ def test_what_is_like_nothing_gets_no_suggestion():
     assert bad("embed", "--nope", code=2).hint == "see bertcli embed --help"
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--input-format", "conll"), ("--on-truncate", "onward")]
+)
+def test_a_value_that_is_not_a_choice_names_its_option(option, value):
+    answer = bad("embed", "a", option, value, code=2)
+    assert answer.error == f"{option}: {value!r} is not a choice"
+
+
 def test_a_value_that_came_from_a_variable_names_the_variable():
     argv = ("embed", "a", "-m", TINY)
     assert bad(*argv, code=2, BERTCLI_THREADS="two").error.startswith("BERTCLI_THREADS: 'two'")
