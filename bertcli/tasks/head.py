@@ -44,7 +44,7 @@ from bertcli.engines.runtime import (
 )
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.families.structure import HEAD_PARTS
-from bertcli.keywords import options_from
+from bertcli.keywords import init_fields, options_from
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.find import find_model
 from bertcli.model_folder.folder import ModelFolder
@@ -220,7 +220,8 @@ class HeadTask(ABC):
 
     A call from Python returns the rows that the task's command writes: one per text, or the row
     itself for a single text. It takes the options of the task (top_k, threshold, aggregation and so
-    on); `load` takes those of the model (device, dtype, max_length and so on).
+    on), which replace those of the object for this call; `load` takes those of the model (device,
+    dtype, max_length and so on).
     """
 
     head: Head = field(repr=False)
@@ -267,9 +268,15 @@ class HeadTask(ABC):
         return cls(cls.open_head(folder, settings))
 
     def __call__(self, texts: str | Record | Iterable[Any], **options: Any) -> Any:
-        """Return the row of each text, or of a single text. Texts are as in `Embedder.encode`."""
+        """Return the row of each text, or of a single text. Texts are as in `Embedder.encode`.
+
+        ``options`` replace those of this object. Raises UsageError for an unknown or invalid one.
+        """
+        names = [name for name in init_fields(type(self)) if name != "head"]
+        defaults = {name: getattr(self, name) for name in names}
+        task = options_from(type(self), {**defaults, **options}, head=self.head)
         reader = GivenTexts(texts, Input())
-        stream = options_from(type(self), options, head=self.head).stream(reader)
+        stream = task.stream(reader)
         rows = [row(result) for window in stream for result in window]
         return rows[0] if reader.alone else rows
 

@@ -44,8 +44,13 @@ class ZeroShotClassifier(PairwiseTask, LabelTask):
     multi_label: bool = False
 
     def __call__(self, texts: Any, labels: Any = None, **options: Any) -> Any:
-        """Return the row of each text, or of a single text, for these labels."""
-        return super().__call__(texts, **({"labels": labels or self.labels} | options))
+        """Return the row of each text, or of a single text.
+
+        ``labels`` and ``options`` replace those of this object, see `HeadTask`.
+        """
+        if labels is not None:
+            options["labels"] = labels
+        return super().__call__(texts, **options)
 
     def __post_init__(self) -> None:
         folder = self.head.runtime.spec.folder

@@ -197,3 +197,18 @@ def test_a_class_gives_the_rows_of_the_command(nli):
         model("a")
     with pytest.raises(bertcli.BertcliError, match="not a single text"):
         model([("a", "b")], ["x", "y"])
+
+
+def test_a_call_keeps_the_options_of_the_object(nli):
+    head = bertcli.ZeroShotClassifier.load(nli, backend="torch").head
+    options = {"hypothesis": "It is about {}.", "multi_label": True, "top_k": 2}
+    model = bertcli.ZeroShotClassifier(head, labels=TOPICS, **options)
+    plain = bertcli.ZeroShotClassifier(head)
+    expected = plain(GIVEN[0], TOPICS, **options)
+    assert len(expected["labels"]) == 2
+    assert model(GIVEN[0]) == model(GIVEN[0], TOPICS) == expected
+    assert model(GIVEN[0], TOPICS[:1]) == plain(GIVEN[0], TOPICS[:1], **options)
+    options |= {"hypothesis": "Is it {}?", "top_k": 1}
+    assert model(GIVEN[0], **options) == plain(GIVEN[0], TOPICS, **options)
+    with pytest.raises(bertcli.BertcliError, match="labels names no label"):
+        model("a", [])
