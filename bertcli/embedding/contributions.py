@@ -116,9 +116,10 @@ def token_vectors(
 
 
 def offsets_in_text(tokens: TokenFields, prompt: str) -> list[tuple[int, int]]:
-    """Return the offsets of tokens in their texts without the prompt.
+    """Return the offsets of tokens in their texts without the prompt, in characters.
 
-    Special tokens and tokens of the prompt have (0, 0).
+    Special tokens and tokens of the prompt have (0, 0). The texts are strings: a corpus that is
+    searched has no pre-split texts.
     """
     offsets = []
     for (start, end), sequence in zip(tokens.offsets, tokens.sequences, strict=True):

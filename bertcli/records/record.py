@@ -59,7 +59,10 @@ def checked(record: Record, source: Input) -> Record:
     return record._replace(text=text, pair=pair)
 
 
-LIST_HINT = f"a pair has at most two texts; a list of words needs {option('pre_split')}"
+LIST_HINT = (
+    "a pair has at most two texts; join the words of a text with spaces, or give "
+    f"{option('pre_split')} if this command has it"
+)
 
 
 def _checked_text(text: Any, record: Record, source: Input) -> Text:
