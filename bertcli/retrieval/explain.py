@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ class Explainer:
     """
 
     embedder: RecordEmbedder
-    has_warned: bool = False  # that scores of stored vectors differ from the sums of shares
+    # True after a warning that scores of stored vectors differ from the sums of shares.
+    has_warned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not self.embedder.options.per_token:
@@ -67,7 +68,7 @@ class Explainer:
                 records[hit.row] = hit.record
                 queries[hit.row].append(number)
         explanations: dict[tuple[int, int], Mapping[str, Any]] = {}  # by query and row
-        texts = self._token_vectors(records.values())
+        texts = self._tokens_with_vectors(records.values())
         for (row, record), (tokens, vectors) in zip(records.items(), texts, strict=True):
             fields = tokens.as_fields(pair=record.pair is not None)
             fields["offsets"] = offsets_in_text(tokens, self.embedder.options.prompt or "")
@@ -82,7 +83,9 @@ class Explainer:
             self._warn_of_difference(explained[-1])
         return explained
 
-    def _token_vectors(self, records: Iterable[Record]) -> Iterator[tuple[TokenFields, Array]]:
+    def _tokens_with_vectors(
+        self, records: Iterable[Record]
+    ) -> Iterator[tuple[TokenFields, Array]]:
         """Yield the tokens of each text, and their vectors or contributions [L, D]."""
         if self.embedder.options.per_token:
             return token_vectors(self.embedder, records)

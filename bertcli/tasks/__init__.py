@@ -8,8 +8,8 @@ for window in Tagger(head).stream(Reader(Source(texts=("Angela lives in Berlin."
 Each task is one module. `classify`, `multilabel`, `regress`, `tag`, `answer` and `pairs` (vectors)
 can be learned: they implement the interface in `learning`, with the fields of examples, the ids of
 labels, the loss, predictions and metrics; `registry` lists them. `fill_mask`, `next_sentence`,
-`choose`, `rerank`, `zero_shot`, `pseudo_likelihood` and `bert_score` only predict; `pairwise` runs
-several texts or pairs for each record, `rerank_answers` reranks the results of a search,
+`choose`, `rerank`, `zero_shot`, `pseudo_likelihood` and `bert_score` only predict; `several_texts`
+runs several texts or pairs for each record, `rerank_answers` reranks the results of a search,
 `needed_models` has example models for each task.
 
 `head` opens a model with a head on tokens or on pooled vectors, and runs a task on texts; `results`

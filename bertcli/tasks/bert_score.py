@@ -25,8 +25,8 @@ from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.batch import record_windows
 from bertcli.records.record import Record
 from bertcli.tasks.head import SPECIAL_MASK, Head, Settings
-from bertcli.tasks.pairwise import PairwiseTask
 from bertcli.tasks.results import Result
+from bertcli.tasks.several_texts import SeveralTextsTask
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.run import TokenizeRun
 
@@ -54,7 +54,7 @@ class BertScoreSettings(Settings):
 
 
 @dataclass(frozen=True)
-class BertScorer(PairwiseTask):
+class BertScorer(SeveralTextsTask):
     """An encoder that is ready to compare the texts of pairs: a candidate and its reference.
 
     With ``idf``, tokens that occur in few references of the input weigh more.
@@ -171,9 +171,10 @@ class BertScorer(PairwiseTask):
         return results
 
     def fields(self, items: Sequence[Encoded], outputs: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return the scores of a pair, from the vectors of its tokens [L, D].
+        """Return precision, recall and F1 of a pair, from the vectors of its tokens [L, D].
 
-        A score is None if all tokens that it averages have weight 0 (``idf``).
+        All are 0 if one of the texts has no tokens. Precision or recall is None if all tokens that
+        it averages have weight 0 (``idf``), and F1 is then 0.
         """
         if not all(any(self.tokens_inside(item)) for item in items):
             return self.blank
@@ -181,7 +182,7 @@ class BertScorer(PairwiseTask):
         cosines = candidate @ reference.T
         precision = weighted_mean(cosines.max(axis=1), items[0].columns[WEIGHTS])
         recall = weighted_mean(cosines.max(axis=0), items[1].columns[WEIGHTS])
-        return {"precision": precision, "recall": recall, "f1": harmonic_mean(precision, recall)}
+        return {"precision": precision, "recall": recall, "f1": f1_score(precision, recall)}
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,11 @@ def weighted_mean(values: np.ndarray, weights: Sequence[float]) -> float | None:
     return float(values @ np.array(weights)) / total if total else None
 
 
-def harmonic_mean(precision: float | None, recall: float | None) -> float:
-    """Return F1; 0 if it is undefined, as in bert-score."""
+def f1_score(precision: float | None, recall: float | None) -> float:
+    """Return the harmonic mean of precision and recall, as bert-score.
+
+    0 if it is undefined: if one of them is None, or if their sum is 0.
+    """
     if precision is None or recall is None or precision + recall == 0:
         return 0.0
     return 2 * precision * recall / (precision + recall)

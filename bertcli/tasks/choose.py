@@ -11,14 +11,14 @@ import numpy as np
 from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
 from bertcli.records.record import Record
-from bertcli.tasks.pairwise import PairwiseTask
+from bertcli.tasks.several_texts import SeveralTextsTask
 from bertcli.tokenizing.batch import Encoded
 
 CHOICES = "choices"  # the field of a record with its choices
 
 
 @dataclass(frozen=True)
-class Chooser(PairwiseTask):
+class Chooser(SeveralTextsTask):
     """A chooser that is ready to run. Records are prompts. Source: BERT, section 4.4.
 
     The ``choices`` are the same for all prompts, or in the ``field`` of each record.

@@ -195,7 +195,10 @@ def copied_together(texts: Sequence[ScoredTokens]) -> Iterator[list[ScoredTokens
 
 
 def log_probabilities(model: Any, states: Any, ids: Indices) -> Any:
-    """Return the log probability of the token with each id [n] at each state [n, hidden]."""
+    """Return the log probabilities [n] of tokens ``ids`` [n] at ``states`` [n, hidden].
+
+    Row i is the log softmax of the logits at state i over the vocabulary, at ``ids[i]``.
+    """
     library = library_of(states)
     found = []
     start = 0

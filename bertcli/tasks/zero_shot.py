@@ -22,7 +22,7 @@ from bertcli.records.record import Record
 from bertcli.tasks.classify import BLANK, LabelTask
 from bertcli.tasks.labels import listed_labels
 from bertcli.tasks.needed_models import NEEDED_MODELS
-from bertcli.tasks.pairwise import PairwiseTask
+from bertcli.tasks.several_texts import SeveralTextsTask
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.tokenizing.run import TokenizeRun
 
@@ -31,7 +31,7 @@ HYPOTHESIS = "This example is {}."
 
 
 @dataclass(frozen=True)
-class ZeroShotClassifier(PairwiseTask, LabelTask):
+class ZeroShotClassifier(SeveralTextsTask, LabelTask):
     """A classifier by ``labels``, see `LabelTask`.
 
     ``hypothesis`` is the sentence of a label, which replaces "{}" (default: `HYPOTHESIS`). With

@@ -34,7 +34,11 @@ class TextWindows:
     """Finds the windows of texts that are divided into chunks."""
 
     def __init__(self, chunker: Chunker, max_length: int, stride: int) -> None:
-        """Raise UsageError if chunks, and ``stride`` tokens before them, do not fit a window."""
+        """Make windows of at most ``max_length`` tokens that begin up to ``stride`` before a chunk.
+
+        Raises UsageError if a chunk of the chunker's limit does not leave room for other tokens in
+        a window, or none for ``stride`` tokens before it.
+        """
         self.chunker = chunker
         self.max_length = max_length
         self.stride = stride
@@ -91,9 +95,11 @@ class TextWindows:
         ends: Sequence[int],
         first: int,
     ) -> tuple[int, int]:
-        """Return the first character of the window of chunk ``first``, and its last chunk + 1.
+        """Return the start of the window whose first chunk is ``first``, and its last chunk + 1.
 
-        ``chunk_start`` is the first character of that chunk, ``ends`` are those of all chunks.
+        The start is a character: that of the chunk, or one up to ``stride`` tokens before it.
+        ``starts`` are the first characters of the text's tokens (an estimate), ``chunk_start`` is
+        the first character of the chunk, and ``ends`` has the end of each chunk.
         """
         number = bisect_left(starts, chunk_start)
         window_starts = [*starts[max(0, number - self.stride) : number], chunk_start]
@@ -114,10 +120,14 @@ class TextWindows:
 def tokens_of_chunks(row: Encoded, chunks: Sequence[TextWindow], prepare: Prepare) -> list[slice]:
     """Return the tokens of the chunks of a window, at least one each.
 
-    A token belongs to the chunk that has its last character. Special tokens before and after the
-    text, and a prompt, belong to the chunk at that end of the window. A chunk without any token has
-    the next one. ``row`` is the encoded window with WINDOW_COLUMNS, offsets in characters, and
-    ``prepare`` maps texts to the model's input.
+    A token belongs to the chunk that has its last character. Special tokens and a prompt before the
+    text belong to the chunk that starts at the first character of the window, and special tokens
+    after the text to the chunk that ends at the last one. In a window that starts with context
+    (``stride``), [CLS], the prompt and the context belong to no chunk. A chunk without any token
+    has the next one.
+
+    ``row`` is the encoded window with WINDOW_COLUMNS, offsets in characters, and ``prepare`` maps
+    texts to the model's input.
     """
     text = chunks[0].text
     first, stop = sequence_span([*row.columns["sequence_ids"]], 0)

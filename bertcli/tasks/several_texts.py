@@ -16,7 +16,7 @@ from bertcli.tokenizing.run import TokenizeRun
 
 
 @dataclass(frozen=True)
-class PairwiseTask(HeadTask):
+class SeveralTextsTask(HeadTask):
     """A task whose `fields` get the outputs of all texts or pairs of a record."""
 
     @abstractmethod
@@ -56,7 +56,12 @@ class PairwiseTask(HeadTask):
         return sample, self.texts_of(record)
 
     def judge(self, batch: Sequence[Encoded]) -> list[Result]:
-        """Return the result of each record, without a pair."""
+        """Return the result of each record, without the pair of its texts.
+
+        ``batch`` has the texts or pairs of each record one after the other, with all windows of
+        each, as `encoded` yields them: T rows for R records give R results. `fields` gets the rows
+        of one record and their outputs. Raises as `HeadTask.judge` does.
+        """
         return [
             result._replace(record=result.record._replace(pair=None))
             for result in super().judge(batch)
