@@ -107,6 +107,50 @@ def test_what_is_made_of_all_texts_is_whole_or_starts_over(argv, place):
     assert "inputs.texts.txt was" in bad(*argv, "x.jsonl", "--resume").error
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("models",),
+        ("compare", "kept.npy", "kept.npy"),
+        ("tokenize", "--stats", "one text", "-m", TINY),
+        ("tokenize", "--from-tokens", "love", "-m", TINY),
+        ("decode", "101", "102", "-m", TINY),
+        ("chunk", "one text", "-m", TINY),
+        ("embed", "one text", "-m", TINY),
+        ("similar", "love", "--vectors", "kept.npy", "-m", TINY),
+        ("rerank", "love", "one text", "another"),
+    ],
+)
+def test_a_complete_output_without_input_files_is_not_made_again(
+    argv, tmp_path, models, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if argv[0] == "rerank":
+        argv = (*argv, "-m", models("BertForSequenceClassification", num_labels=1))
+    if "kept.npy" in argv:
+        good("embed", "love", "you", "-q", "-m", TINY, "-o", "kept.npy")
+    output = tmp_path / "x.jsonl"
+    argv = (*argv, "-o", output, "--resume")
+    assert call(*argv).code == 0
+    content = output.read_bytes()
+    made = output.stat().st_mtime_ns
+    again = call(*argv)
+    assert (again.code, again.err) == (0, f"note: {output} is already complete: nothing to do\n")
+    assert (output.read_bytes(), output.stat().st_mtime_ns) == (content, made)
+
+
+def test_a_list_of_other_models_is_not_taken_for_complete(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    argv = ("models", "-o", tmp_path / "x.jsonl", "--resume")
+    good(*argv)
+    (tmp_path / "hub/models--me--new/snapshots").mkdir(parents=True)
+    refused = bad(*argv)
+    assert "cannot resume a different run: models.me/new was null, now" in refused.error
+    assert "start over with --overwrite" in refused.hint
+    good(*argv[:-1], "--overwrite")
+    assert "me/new" in (tmp_path / "x.jsonl").read_text()
+
+
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_an_empty_input(form, place):
     (place / "none.txt").touch()

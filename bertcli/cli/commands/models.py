@@ -353,7 +353,8 @@ def models(output: RowOutput, console: ConsoleOptions) -> None:
             }
         )
     names = ("model", "state", "bytes", "path", *ModelFacts._fields)
-    with output.open(file_format, view="models_view") as write:
+    state = {"models": {row["model"]: [*row.values()] for row in rows}}
+    with output.open(file_format, view="models_view", state=state) as write:
         write(rows or [TableHeader(dict.fromkeys(names, ""))])
 
 

@@ -230,6 +230,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         view_arguments: Sequence[Any] = (),
         run: "ReaderRun | None" = None,
         uses_weights: bool = True,
+        state: Mapping[str, Any] | None = None,
     ) -> AbstractContextManager[Callable[..., None]]:
         """Open a writer and return its context manager, which yields the function that writes.
 
@@ -237,12 +238,15 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         before the rows. Only the first 40 rows are drawn (`tables.show` draws all). With --resume,
         an interrupted ``run`` is continued; a command without ``run`` starts over, unless the same
         command has completed the file. ``uses_weights`` is False if the rows depend only on the
-        models' tokenizers.
+        models' tokenizers. ``state`` is what they depend on beside options, inputs and models.
 
         Raises OutputError if the output is one of the inputs or a file of a model.
         """
-        if self.resume and (run or inputs):
-            return self._open_resumable(file_format, run, inputs, models, uses_weights=uses_weights)
+        if self.resume:
+            resumable_run = self._resumable_run(
+                run, inputs, models, uses_weights=uses_weights, state=state or {}
+            )
+            return self._open_resumable(file_format, resumable_run)
         if file_format == "table":
             from bertcli.cli.display import tables
 
@@ -277,19 +281,10 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             yield write
 
     @contextmanager
-    def _open_resumable(
-        self,
-        file_format: str,
-        reader_run: "ReaderRun | None",
-        inputs: Sequence[str | Path],
-        models: Sequence[ModelOptions],
-        *,
-        uses_weights: bool,
-    ) -> Iterator[Callable[..., None]]:
+    def _open_resumable(self, file_format: str, run: "RowRun") -> Iterator[Callable[..., None]]:
         """Yield a function that writes the rows of a resumable run; exit if they are complete."""
         from bertcli.runs.row_run import RowTarget, open_rows
 
-        run = self._resumable_run(reader_run, inputs, models, uses_weights=uses_weights)
         target = RowTarget(
             Path(str(self.output)), file_format, resume=not self.overwrite, overwrite=self.overwrite
         )
@@ -300,7 +295,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             try:
                 yield write
             except KeyboardInterrupt:
-                committed = reader_run.committed if reader_run else 0
+                committed = run.reader_run.committed if run.reader_run else 0
                 LOG.note(interrupted_note(committed, "--resume"))
                 raise
 
@@ -311,8 +306,9 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         models: Sequence[ModelOptions],
         *,
         uses_weights: bool,
+        state: Mapping[str, Any],
     ) -> "RowRun":
-        """Return the run with everything its rows depend on: options, model files and inputs."""
+        """Return the run with all its rows depend on: options, model files, inputs, ``state``."""
         from bertcli.runs.identity import Inputs, result_digests, tokenizer_and_settings_digests
         from bertcli.runs.row_run import RowRun
 
@@ -321,7 +317,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
             for name, value in self.command_options.items()
             if name not in OPTIONS_WITHOUT_ROWS
         }
-        fingerprint: dict[str, Any] = {"options": options}
+        fingerprint: dict[str, Any] = {"options": options, **state}
         model_files: list[Path] = []
         for folder in (model.folder() for model in models):
             digests = result_digests if uses_weights else tokenizer_and_settings_digests
