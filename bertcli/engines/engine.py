@@ -380,37 +380,56 @@ class Runtime:
 
 
 class AdaptiveRuntime(Runtime):
-    """A runtime that runs a batch by itself on all threads, and several batches in parallel.
+    """A runtime that runs a single batch on all threads, and several batches in parallel.
 
-    The first run of several batches makes a thread compile the model for that: its weights are then
-    in memory twice. Until it is done, batches run one after another.
+    The first run of several batches starts a thread that compiles the model for that, which takes
+    the memory of a second model. Until it is done, batches run one after another, and always if the
+    engine has no `parallel_engines`.
     """
+
+    opening: Future[Runtime | None] | None = None  # of `parallel_runtime`, once it was started
 
     def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
         """Run batches in parallel if there are enough for all engines."""
+        parallel = self.parallel_runtime
+        if parallel is not None:  # if memory ran out in one of them, both have smaller batches
+            self.budget = min(self.budget, parallel.budget)
+            parallel.budget = self.budget
         batches = sum(1 for _ in self.engine.batches(tokens, self.budget))
-        if batches > 1 and self.opening.done():
-            parallel = self.opening.result()
-            if parallel is not None and batches >= parallel.engines:
-                return parallel.run(tokens, reduction)
+        if parallel is not None and batches >= parallel.engines:
+            return parallel.run(tokens, reduction)
+        if batches > 1 and self.opening is None:
+            self._start_opening()
         return super().run(tokens, reduction)
 
-    @cached_property
-    def opening(self) -> Future[Runtime | None]:
-        """The runtime of the parallel engines, once it is open; None without memory for it."""
+    @property
+    def parallel_runtime(self) -> Runtime | None:
+        """The runtime of the parallel engines; None while it is not open, or without memory."""
+        if self.opening is None or not self.opening.done():
+            return None
+        return self.opening.result()
+
+    def _start_opening(self) -> None:
+        """Start a thread that opens the parallel runtime and ends."""
         from concurrent.futures import ThreadPoolExecutor  # imported only if needed
 
-        return ThreadPoolExecutor(1).submit(self._open_parallel)
+        thread = ThreadPoolExecutor(1)
+        self.opening = thread.submit(self._open_parallel)
+        thread.shutdown(wait=False)
 
     def _open_parallel(self) -> Runtime | None:
+        """Return a runtime of several engines; None without those, or without memory for them."""
         try:
             engine = self.engine.compiled_for_parallel()
+            engines = [engine, *engine.parallel_engines()]
         except (RuntimeError, MemoryError) as failed:
             if not out_of_memory(failed):
                 raise
             LOG.warn("too little memory to run batches in parallel")
             return None
-        return Runtime(self.spec, self.tokenizer, [engine, *engine.parallel_engines()])
+        if len(engines) == 1:
+            return None
+        return Runtime(self.spec, self.tokenizer, engines)
 
 
 def result_of(run: ModelRun) -> Outputs:

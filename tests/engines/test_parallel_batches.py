@@ -5,6 +5,7 @@ import pytest
 from front import good
 
 from bertcli import Embedder
+from bertcli.engines.openvino_engine import CompiledModel
 
 pytestmark = pytest.mark.light
 
@@ -40,11 +41,41 @@ def test_a_single_batch_runs_on_all_threads_and_several_in_parallel(lines):
     assert np.array_equal(embedder.encode(texts[0]), expected[0])
     if embedder.runtime.engine.threads == 1:
         return
-    assert "opening" not in vars(embedder.runtime)  # a single text takes no memory for it
+    assert embedder.runtime.opening is None  # a single text takes no memory for it
     for _ in range(2):  # the second time in parallel
         assert np.array_equal(embedder.encode(texts), expected)
         assert embedder.runtime.opening.result().engines > 1
     assert np.array_equal(embedder.encode(texts[0]), expected[0])
+
+
+def opened_for_parallel(texts):
+    """Return an embedder that runs the batches of these texts in parallel."""
+    embedder = Embedder.load(backend="openvino", parallel="auto")
+    if embedder.runtime.engine.threads == 1:
+        pytest.skip("batches are run in parallel only on several cores")
+    embedder.encode(texts)
+    assert embedder.runtime.opening.result().engines > 1
+    return embedder
+
+
+@pytest.mark.parametrize("calls", ["many one", "one many"])
+def test_less_memory_makes_all_later_batches_smaller(lines, monkeypatch, caplog, calls):
+    texts = lines.read_text().splitlines()
+    inputs = {"many": [texts[96]] * 60, "one": [texts[96]] * 15}  # in parallel, a single batch
+    embedder = opened_for_parallel(inputs["many"])
+    expected = {name: embedder.encode(given) for name, given in inputs.items()}
+    start = CompiledModel.start
+
+    def small(self, batch, reduction):
+        if len(batch.ids) > 1000:
+            raise MemoryError
+        return start(self, batch, reduction)
+
+    monkeypatch.setattr(CompiledModel, "start", small)
+    for name in calls.split():
+        assert np.array_equal(embedder.encode(inputs[name]), expected[name])
+    assert len([message for message in caplog.messages if "out of memory" in message]) == 1
+    assert embedder.runtime.budget == embedder.runtime.parallel_runtime.budget == 1024
 
 
 def test_threads_do_not_change_a_file(lines, tmp_path):
