@@ -114,6 +114,14 @@ def test_a_progress_bar_that_leaves(tmp_path, long):
     assert (tmp_path / "out").read_bytes().count(b"\n") == LINES
 
 
+def test_the_progress_bar_leaves_room_for_the_echo_of_an_interrupt(tmp_path, long):
+    """`^C` in the last column wraps to the next line; then the bar would not be removed."""
+    with (tmp_path / "out").open("wb") as out:
+        _, seen = impatient("tokenize", "-i", long, stdout=out, columns=80)
+    lines = [CONTROL.sub(b"", line).decode() for line in re.split(rb"[\r\n]|\x1b\[2K", seen)]
+    assert max(map(len, lines)) == 80 - len("^C")
+
+
 @pytest.mark.parametrize("why", ["quiet", "dumb", "pipe", "beside"])
 def test_no_progress_bar(tmp_path, long, why):
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:

@@ -100,7 +100,9 @@ def _rich_progress() -> RichProgress:
         TextColumn("{task.fields[counts]}", markup=False, table_column=Column(no_wrap=True)),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
         TextColumn("{task.fields[remaining]}", markup=False, table_column=Column(no_wrap=True)),
-        console=Screen(stderr=True),
+        # The terminal echoes Ctrl-C as ^C. In the last column that would wrap to the next line, and
+        # Rich would remove that line in place of the bar.
+        console=Screen(stderr=True, margin=len("^C")),
         transient=True,
         expand=True,
         auto_refresh=False,  # redrawn only by updates, without a thread

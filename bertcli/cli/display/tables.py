@@ -49,10 +49,18 @@ DEFAULT_WIDTH = 100  # width in columns if it is unknown
 class Screen(Console):
     """A console that shows any text literally: `[bold]` in brackets, and U+FFFD for ESC."""
 
-    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+    def __init__(self, *, stderr: bool = False, width: int | None = None, margin: int = 0) -> None:
+        """Create a console; ``margin`` columns on the right stay empty."""
         super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
         if not self.width:  # some programs set COLUMNS=0 for their child processes
             self.width = DEFAULT_WIDTH
+        self.margin = margin
+
+    @property
+    def options(self) -> ConsoleOptions:
+        """The layout for the current width of the terminal, without the margin."""
+        options = super().options
+        return options.update_width(max(1, options.max_width - self.margin))
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
