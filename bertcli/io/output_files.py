@@ -82,6 +82,13 @@ class OutputFiles:
         """True if an unfinished run has committed rows."""
         return os.path.exists(self.folder / JOURNAL)  # False also for a name that is too long
 
+    def committed_records(self) -> int:
+        """Return how many records an unfinished run has committed, as its journal says."""
+        journal: dict[str, Any] = {}
+        with suppress(OSError):
+            journal = object_or_empty((self.folder / JOURNAL).read_bytes())
+        return (journal.get("state") or {}).get("records", 0)
+
     # --- ownership of files ---
 
     def read_manifest(self) -> dict[str, Any]:

@@ -331,6 +331,28 @@ def test_a_signal_while_the_lock_is_made_or_removed(tmp_path, call):
     assert {*left_in(tmp_path)} <= {"inside.py", "x.jsonl"}
 
 
+def test_a_signal_in_the_middle_of_a_commit(tmp_path):
+    (tmp_path / "inside.py").write_text(
+        "import os, signal\n"
+        "replace = os.replace\n"
+        "def interrupting(source, target, **options):\n"
+        "    replace(source, target, **options)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.replace = interrupting\n"
+        "from bertcli.__main__ import run\n"
+        "run()\n"
+    )
+    (tmp_path / "x.txt").write_text("hello\nhello again\n")
+    program = [sys.executable, "-B", "-m", "inside"]
+    argv = ["embed", "-m", TINY, "-i", "x.txt", "-o", "x.npy"]
+    done = subprocess.run(
+        [*program, *map(str, argv)], capture_output=True, cwd=tmp_path, env=environment()
+    )
+    note = b"note: interrupted; 2 records are kept; continue with --resume\n"
+    assert (done.returncode, done.stderr) == (143, note)
+    assert process(*argv, "--resume", cwd=tmp_path).code == 0
+
+
 def test_a_kill_leaves_nothing_under_the_name(tmp_path, million):
     with start("tokenize", "-i", million, "-o", "x.jsonl", "--tokens", cwd=tmp_path) as running:
         until(lambda: any(path.stat().st_size for path in tmp_path.glob("*/*")))

@@ -254,7 +254,8 @@ def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":
     try:
         result = console.follow(run)
     except KeyboardInterrupt:
-        console.note(interrupted_note(run.committed, "--update" if target.update else "--resume"))
+        resume_option = "--update" if target.update else "--resume"
+        console.note(interrupted_note(target.path, run.committed, resume_option))
         raise
     for name in result.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")

@@ -296,7 +296,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 yield write
             except KeyboardInterrupt:
                 committed = run.reader_run.committed if run.reader_run else 0
-                LOG.note(interrupted_note(committed, "--resume"))
+                LOG.note(interrupted_note(target.path, committed, "--resume"))
                 raise
 
     def _resumable_run(
@@ -336,8 +336,12 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         return RowRun(run_inputs, fingerprint)
 
 
-def interrupted_note(committed: int, option: str) -> str:
+def interrupted_note(output: Path, committed: int, option: str) -> str:
     """Return the note shown after an interrupt, with the number of committed records."""
+    from bertcli.io.output_files import OutputFiles
+
+    # The interrupt may have come in the middle of a commit, after which its journal is valid.
+    committed = max(committed, OutputFiles(output).committed_records())
     if not committed:
         return "interrupted before anything was committed: the next run starts over"
     records = counted(committed, "record is", "records are")
