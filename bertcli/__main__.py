@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from bertcli.io.system_calls import (
     END_SIGNALS,
     BusErrors,
+    erase_interrupt_echo,
     on_alarm,
     open_missing_streams,
     set_alarm,
@@ -69,6 +70,8 @@ class Interrupts:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.first_signal is None:
             self.first_signal = number
+            if number == signal.SIGINT:
+                erase_interrupt_echo()
         raise KeyboardInterrupt
 
     def _repeat_ignored(self, unraisable: "UnraisableHookArgs") -> None:

@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
@@ -199,3 +200,12 @@ def set_alarm(seconds: float) -> None:
     """Send SIGALRM to this process after so many seconds; 0 cancels it. Windows has no alarms."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def erase_interrupt_echo() -> None:
+    """Erase the ^C that a terminal shows for Ctrl-C, so that a message or prompt is alone there."""
+    if os.environ.get("TERM") == "dumb":
+        return
+    with suppress(OSError):
+        if os.isatty(2):
+            os.write(2, b"\b\b  \b\b")

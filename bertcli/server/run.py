@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from types import FrameType
 import uvicorn
 
 from bertcli.errors import OutputError, UsageError, option
+from bertcli.io.system_calls import erase_interrupt_echo
 from bertcli.server.app import ServerSettings, Service
 from bertcli.server.connections import TimedConnection
 from bertcli.server.requests import RequestError
@@ -52,6 +54,8 @@ class DrainingServer(uvicorn.Server):
 
         A second signal fails what waits for results, a third one waits for nothing.
         """
+        if sig == signal.SIGINT:
+            erase_interrupt_echo()
         if self.exit_time is None:
             self.exit_time = monotonic() + GRACE_SECONDS
         elif not self.is_hurried:

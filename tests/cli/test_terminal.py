@@ -18,10 +18,10 @@ ERROR = b"\x1b[31m\x1b[1merror:\x1b[0m "
 # The command line, with a progress bar from the first record on instead of after a second, drawn
 # at every step instead of ten times a second: what it shows does not hang on how fast this is.
 IMPATIENT = """
-import sys, bertcli.cli.display.console as bars
-from bertcli.cli.app import main
+import bertcli.cli.display.console as bars
+from bertcli.__main__ import run
 bars.QUIET_SECONDS = bars.REFRESH_SECONDS = 0
-sys.exit(main())
+run()
 """
 
 
@@ -120,6 +120,40 @@ def test_the_progress_bar_leaves_room_for_the_echo_of_an_interrupt(tmp_path, lon
         _, seen = impatient("tokenize", "-i", long, stdout=out, columns=80)
     lines = [CONTROL.sub(b"", line).decode() for line in re.split(rb"[\r\n]|\x1b\[2K", seen)]
     assert max(map(len, lines)) == 80 - len("^C")
+
+
+ERASED = b"\b\b  \b\b"  # of the ^C that the terminal shows
+# Runs a program whose terminal sends it signals, as a shell does.
+CONTROLLED = """
+import fcntl, os, sys, termios
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def at_controlling_terminal(*argv, typed):
+    """Run a command at a terminal that sends it the signals of the keys that are typed."""
+    program = [sys.executable, "-c", CONTROLLED, sys.executable, "-c", IMPATIENT]
+    return at_terminal(*argv, program=program, typed=typed)
+
+
+def test_an_interrupt_removes_the_bar_and_its_echo(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("some words in a line\n" * 1_000_000)
+    out = tmp_path / "out.jsonl.gz"
+    argv = ("tokenize", "-i", texts, "-o", out)
+    code, seen = at_controlling_terminal(*argv, typed=[(b"texts/s", b"\x03")])
+    assert code == 130
+    assert ERASED in seen
+    assert seen.rpartition(b"\x1b[2K")[2] == b""
+    assert [*tmp_path.iterdir()] == [texts]
+
+
+def test_an_interrupted_server_ends_its_line(tmp_path):
+    argv = ("serve", "--port", 0)
+    code, seen = at_controlling_terminal(*argv, typed=[(b"Ctrl-C stops it\r\n", b"\x03")])
+    assert code == 0
+    assert seen.endswith(b"stops it\n^C" + ERASED)
 
 
 @pytest.mark.parametrize("why", ["quiet", "dumb", "pipe", "beside"])
