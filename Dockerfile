@@ -14,7 +14,8 @@ FROM python:3.12-slim
 COPY --from=build /opt/bertcli /opt/bertcli
 ENV PATH=/opt/bertcli/bin:$PATH HF_HOME=/home/bertcli/huggingface
 RUN useradd --create-home --uid 1000 bertcli
-USER bertcli
+# A number: Kubernetes' runAsNonRoot knows no names.
+USER 1000
 WORKDIR /home/bertcli
 EXPOSE 8080
 ENTRYPOINT ["bertcli"]
