@@ -1,6 +1,6 @@
-"""Make the pictures of the README from real runs: a terminal as SVG, the attention page as PNG.
+"""Make the pictures of README and docs from real runs: a terminal as SVG, two pages as PNG.
 
-`make pictures`, or `python samples/make_pictures.py [FOLDER]`; needs torch and Chromium.
+`make pictures`, or `python samples/make_pictures.py [FOLDER]`; needs torch, scikit-learn, Chromium.
 """
 
 import io
@@ -28,7 +28,8 @@ DARK = TerminalTheme(
     (232, 235, 240),
     [*((49, 56, 68), (240, 113, 120), (127, 200, 120), (245, 190, 100)), *BRIGHT],
 )
-PAGE = ("--attention", "The cat did not eat.", "--pair", "It was not hungry.")
+ATTENTION = ("inspect", "--attention", "The cat did not eat.", "--pair", "It was not hungry.")
+CHUNKS = ("chunk", "-i", "docs/*.md", "--max-length", "160", "--at", "sentence")
 
 
 def ran(command, folder):
@@ -54,22 +55,43 @@ def terminal(path, folder):
     path.write_text(svg.replace("Fira Code", "Menlo, Consolas, monospace"), "utf-8")
 
 
-def page(path, folder):
-    """Photograph the attention page."""
-    html = Path(folder, "attention.html")
+def run(*arguments):
+    """Run bertcli in the root of the checkout."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    call = [sys.executable, "-m", "bertcli", "inspect", *PAGE, "-o", str(html)]
-    subprocess.run(call, env=env, check=True)
+    command = [sys.executable, "-m", "bertcli", *map(str, arguments)]
+    subprocess.run(command, cwd=ROOT, env=env, check=True)
+
+
+def photograph(page, path, size, folder):
+    """Write what Chromium shows of a page, in a window of this size, as PNG."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or sys.exit("no Chromium")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    options += ["--disable-background-networking"]
     options += [f"--user-data-dir={folder}/profile", "--virtual-time-budget=5000"]
-    options += ["--window-size=1060,980", f"--screenshot={path}"]
-    subprocess.run([chromium, *options, html.as_uri()], check=True, capture_output=True)
+    options += [f"--window-size={size}", f"--screenshot={path}"]
+    subprocess.run([chromium, *options, page.as_uri()], check=True, capture_output=True)
+
+
+def attention(path, folder):
+    """Photograph the attention page."""
+    page = Path(folder, "attention.html")
+    run(*ATTENTION, "-o", page)
+    photograph(page, path, "1060,980", folder)
+
+
+def corpus_map(path, folder):
+    """Photograph the map of the docs."""
+    chunks = Path(folder, "docs.jsonl")
+    page = Path(folder, "map.html")
+    run(*CHUNKS, "-o", chunks)
+    run("map", chunks, "-o", page)
+    photograph(page, path, "1200,710", folder)
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "samples" / "pictures")
-    place.mkdir(exist_ok=True)
+    pictures = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "samples" / "pictures").resolve()
+    pictures.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        terminal(place / "terminal.svg", scratch)
-        page(place.resolve() / "attention.png", scratch)
+        terminal(pictures / "terminal.svg", scratch)
+        attention(pictures / "attention.png", scratch)
+        corpus_map(pictures / "map.png", scratch)

@@ -132,10 +132,13 @@ function names(width, height) {  // of clusters in sight: above their points, be
   });
   const largest = [...members].sort((a, b) => b[1].length - a[1].length);
   const labels = largest.map(([cluster]) => make("div", parent, { textContent: data.labels[cluster] }));
+  if (!ranged && data.field === null) {
+    largest.forEach(([cluster], at) => { labels[at].style.borderBottomColor = groupColour(cluster); });
+  }
   const sizes = labels.map((label) => [label.offsetWidth / 2 + 3, label.offsetHeight / 2 + 1]);  // halves
   largest.forEach(([, points], at) => {
     const [xs, ys] = [0, 1].map((axis) => points.map((point) => point[axis]).sort((a, b) => a - b));
-    const [w, h] = sizes[at], rim = Math.floor(ys.length * 0.03);
+    const [w, h] = sizes[at], rim = Math.floor(ys.length * 0.25);  // strays do not move the name away
     const x = Math.max(w, Math.min(width - w, xs[xs.length >> 1]));
     const fits = (y) => y >= h && y <= height - h
       && !taken.some(([a, b, c, d]) => Math.abs(a - x) < c + w && Math.abs(b - y) < d + h);

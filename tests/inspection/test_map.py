@@ -375,3 +375,41 @@ def test_labels_do_not_overlap_when_zoomed(tmp_path, browse):
     for frame in seen:
         assert frame["overlaps"] == frame["outside"] == 0
         assert frame["labels"] > 0 or not frame["inSight"]
+
+
+STRAYS = """
+<script>
+addEventListener("error", (event) => document.documentElement.dataset.error = event.message);
+const sizes = data.labels.map(() => 0);
+data.cluster.forEach((cluster, i) => {  // two points of each cluster are far above the others
+  sizes[cluster] += 1;
+  data.x[i] = left + (right - left) * cluster / 2;
+  data.y[i] = bottom + (top_ - bottom) * (sizes[cluster] <= 2 ? 0.8 : sizes[cluster] / 1000);
+});
+draw();
+const seen = [...document.querySelectorAll("#names div")].map((label) => {
+  const cluster = data.labels.indexOf(label.textContent);
+  const ys = places.filter((_, i) => data.cluster[i] === cluster).map(([, y]) => y);
+  const probe = make("i", document.body, {});
+  probe.style.color = groupColour(cluster);
+  ys.sort((a, b) => a - b);
+  return {
+    gap: ys[2] - label.offsetTop,
+    stray: ys[2] - ys[0],
+    coloured: getComputedStyle(label).borderBottomColor === getComputedStyle(probe).color,
+  };
+});
+const out = document.createElement("pre");
+out.id = "result"; out.textContent = btoa(JSON.stringify(seen));
+document.body.append(out);
+</script></body>"""
+
+
+def test_labels_have_the_colour_of_their_cluster_and_ignore_strays(corpus, browse):
+    folder, _ = corpus
+    mapped(folder, "-q", "--clusters", 3)
+    seen = driven(folder / "map.html", browse, STRAYS)
+    assert len(seen) == 3
+    for label in seen:
+        assert label["coloured"]
+        assert abs(label["gap"]) < 40 < label["stray"]
