@@ -58,8 +58,14 @@ def run(
     """Run a command and return its stdout. Exits with its output if it fails."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"PIP_NO_COMPILE": "1", **variables}  # most modules are never imported
+    program = shutil.which(str(command[0])) or str(command[0])  # Windows: the name without .exe
     done = subprocess.run(
-        list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True
+        [program, *map(str, command[1:])],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",  # of what bertcli prints, also on Windows
+        errors="replace",
     )
     if done.returncode:
         sys.exit(f"failed: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")

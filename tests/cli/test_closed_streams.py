@@ -1,5 +1,7 @@
 """Standard streams that are closed, full or read twice: exit codes, messages and files."""
 
+from pathlib import Path
+
 import pytest
 from front import (
     TINY,
@@ -8,8 +10,10 @@ from front import (
 )
 
 FULL = "No space left on device"
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 
 
+@needs_full
 @pytest.mark.parametrize("command", [f"inspect {TINY}", "--help", "embed -h", "--version"])
 def test_stdout_that_is_closed_or_full(command, tmp_path):
     done = shell(f"bertcli {command} >&-", cwd=tmp_path)
@@ -21,6 +25,7 @@ def test_stdout_that_is_closed_or_full(command, tmp_path):
         assert done.err.splitlines()[0] == f"error: stdout: cannot be written: {FULL}"
 
 
+@needs_full
 @pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&- >&-", "2>/dev/full"])
 def test_a_run_needs_no_stderr(closed, tmp_path):
     (tmp_path / "in.txt").write_text("I love NLP!\n")
@@ -30,6 +35,7 @@ def test_a_run_needs_no_stderr(closed, tmp_path):
     assert (done.code, done.out) == (0, "0\n")
 
 
+@needs_full
 @pytest.mark.parametrize(("wrong", "code"), [("embed -i none", 1), ("embed -z", 2)])
 def test_a_failure_without_stderr_has_its_exit_code(wrong, code, tmp_path):
     for closed in ("2>&-", "2>/dev/full"):
