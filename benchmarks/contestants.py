@@ -35,7 +35,7 @@ class Contestant:
 
 
 def bertcli(name: str, precision: str = "float32", **options: Any) -> Contestant:
-    """Return bertcli with further fields of ``bertcli.embedding.options.EmbedOptions``."""
+    """Return bertcli with the ``accuracy`` of an export, or further fields of ``EmbedOptions``."""
     return Contestant(name, "bertcli", precision, options=options)
 
 
@@ -57,6 +57,7 @@ CPU = (
         bertcli(f"bertcli {precision}", precision, parallel=True)
         for precision in ("float32", "bfloat16", "int8")
     ),
+    bertcli("bertcli int8, fast", "int8", accuracy="fast", parallel=True),
     bertcli("bertcli float32, torch", backend="torch"),
     *(sentence_transformers(precision) for precision in ("float32", "bfloat16")),
     *(

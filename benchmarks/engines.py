@@ -46,10 +46,10 @@ def bertcli(contestant: Contestant, place: Place) -> Loaded:
 
     given: dict[str, Any] = {"dtype": contestant.precision, "device": contestant.device}
     given |= {"max_length": place.max_length, "threads": place.threads}
-    folder = bertcli_folder(place.model, place.work, contestant.precision)
-    embedder = RecordEmbedder.open(
-        find_model(str(folder)), EmbedOptions(**given | contestant.options)
-    )
+    options = dict(contestant.options)
+    accuracy = options.pop("accuracy", "high")
+    folder = bertcli_folder(place.model, place.work, contestant.precision, accuracy)
+    embedder = RecordEmbedder.open(find_model(str(folder)), EmbedOptions(**given | options))
 
     def run(texts: Sequence[str], batch: int) -> np.ndarray:
         vectors = RecordVectors(embedder, texts)

@@ -32,21 +32,21 @@ def fused_file(model: Path, work: Path, *, quantized: bool) -> str:
     return str(small if quantized else path)
 
 
-def bertcli_folder(model: Path, work: Path, precision: str) -> Path:
+def bertcli_folder(model: Path, work: Path, precision: str, accuracy: str = "high") -> Path:
     """Return the folder that bertcli runs in this precision: in 8 bits, one it exported."""
     if precision != "int8":
         return model
-    folder = work / "bertcli.int8"
+    folder = work / f"bertcli.int8.{accuracy}"
     if not folder.exists():
-        apart(_eight_bits, model, folder)
+        apart(_eight_bits, model, folder, accuracy)
     return folder
 
 
-def _eight_bits(model: Path, folder: Path) -> None:
+def _eight_bits(model: Path, folder: Path, accuracy: Any) -> None:
     from bertcli.exporting.folder import ExportOptions, export
     from bertcli.model_folder.find import find_model
 
-    export(find_model(str(model)), folder, ExportOptions(dtype="int8"))
+    export(find_model(str(model)), folder, ExportOptions(dtype="int8", accuracy=accuracy))
 
 
 def apart(make: Callable[..., None], *arguments: Any) -> None:
