@@ -458,9 +458,9 @@ class RecordEmbedder:
         if batch.records.pairs is not None:
             refuse_pairs(batch, self.runtime.config)
         if self.options.on_truncate == "error" and any(batch.dropped_tokens):
-            row = next(row for row in batch if row.cut)
+            row = next(row for row in batch if row.dropped_tokens)
             raise InputError(
-                f"{row.record.where}: {row.length + row.cut} tokens, "
+                f"{row.record.where}: {row.length + row.dropped_tokens} tokens, "
                 f"and {self.max_length} is the limit",
                 f"{option('on_truncate', 'warn')} truncates texts, window and chunk encode "
                 "all of them",

@@ -377,7 +377,7 @@ def record_attention(
             maps=maps,
             layers=config.num_hidden_layers,
         )
-        results.append((attention, encoded.cut))
+        results.append((attention, encoded.dropped_tokens))
     return results
 
 

@@ -109,11 +109,12 @@ def truncated_texts(
 ) -> Sequence[int]:
     """Return the indices of truncated texts; RequestError for the first without ``truncate``."""
     may_truncate = body.switch("truncate")
-    truncated = [index for index, row in enumerate(rows) if row.cut]
+    truncated = [index for index, row in enumerate(rows) if row.dropped_tokens]
     if truncated and not may_truncate:
         row = rows[truncated[0]]
         raise RequestError(
-            f"{key} {truncated[0]} has {row.length + row.cut} tokens, and the model takes {limit}",
+            f"{key} {truncated[0]} has {row.length + row.dropped_tokens} tokens, and the model "
+            f"takes {limit}",
             '"truncate": true truncates texts',
             status=413,
             code="context_length_exceeded",

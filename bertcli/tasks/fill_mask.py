@@ -88,7 +88,7 @@ class MaskFiller(HeadTask):
         """Return the item. Raises InputError for a text without a mask."""
         if not self._mask_positions(item):
             token = self.head.tokenizer.roles["mask_token"]
-            where = f" in its first {item.length} tokens" if item.cut else ""
+            where = f" in its first {item.length} tokens" if item.dropped_tokens else ""
             raise InputError(
                 f"{item.record.where}: no {token}{where}",
                 f"write {token} where a word is missing, or use {option('on_error', 'skip')}",

@@ -74,8 +74,8 @@ def ranked_row(result: Result, *, flat: bool) -> dict[str, Any]:
     row = corpus_row(result)
     hit_id = row if result.record.id is None else result.record.id
     hit = {"row": row, "id": hit_id, **scores, "text": result.record.text}
-    if flat or result.cut:
-        hit["truncated"] = result.cut
+    if flat or result.dropped_tokens:
+        hit["truncated"] = result.dropped_tokens
     fields = result.record.extra or {}
     return hit | {name: value for name, value in fields.items() if name != "row"}
 

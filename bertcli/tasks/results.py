@@ -17,7 +17,7 @@ class Result(NamedTuple):
     record: Record
     sample: int  # index of the record in the run, from 0
     fields: Mapping[str, Any]
-    cut: int = 0  # tokens dropped by truncation
+    dropped_tokens: int = 0  # by truncation
 
     @property
     def id(self) -> Any:
@@ -28,8 +28,8 @@ class Result(NamedTuple):
 def row(result: Result) -> dict[str, Any]:
     """Return the JSON object of a result: id, the task's fields, dropped tokens, carried fields."""
     fields = {"id": result.id, **rounded(result.fields)}
-    if result.cut:
-        fields["truncated"] = result.cut
+    if result.dropped_tokens:
+        fields["truncated"] = result.dropped_tokens
     return fields | (result.record.extra or {})
 
 
@@ -54,7 +54,7 @@ def flat_rows(result: Result) -> Iterator[dict[str, Any]]:
             case _:
                 shared[name] = value
     for item in items:
-        fields = {**shared, **item, "truncated": result.cut}
+        fields = {**shared, **item, "truncated": result.dropped_tokens}
         yield fields | (result.record.extra or {})
 
 
@@ -90,5 +90,5 @@ def fields_written(blank: Mapping[str, Any], *, flat: bool) -> frozenset[str]:
 
     ``blank`` are the fields of an example result; ``flat`` is True for tables.
     """
-    result = Result(Record(""), 0, blank, cut=1)
+    result = Result(Record(""), 0, blank, dropped_tokens=1)
     return frozenset({"id"}.union(*(flat_rows(result) if flat else [row(result)])))

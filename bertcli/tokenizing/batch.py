@@ -77,11 +77,11 @@ class Layout:
 
 
 class Encoded(NamedTuple):
-    """The tokens of a record. ``cut`` is the number of tokens dropped by truncation."""
+    """The tokens of a record, or of one of its windows."""
 
     record: Record
     columns: dict[str, Column]
-    cut: int = 0
+    dropped_tokens: int = 0  # by truncation
     sample: int = 0  # index of the record in the run, from 0; its windows share it
 
     @property
@@ -116,7 +116,7 @@ class TokenBatch(Sequence[Encoded]):
             [row.sample for row in rows],
             {name: list(chain.from_iterable(row.columns[name] for row in rows)) for name in names},
             [0, *accumulate(row.length for row in rows)],
-            [row.cut for row in rows],
+            [row.dropped_tokens for row in rows],
         )
 
     def __len__(self) -> int:

@@ -192,7 +192,7 @@ def _truncated_rows(
         return [row._replace(columns=_window_columns(row, spans, window)) for window in windows]
     window = windows[0]
     columns = _window_columns(row, spans, window)
-    return [row._replace(columns=columns, cut=dropped_tokens(lengths, window))]
+    return [row._replace(columns=columns, dropped_tokens=dropped_tokens(lengths, window))]
 
 
 def _window_columns(

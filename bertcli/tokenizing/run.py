@@ -1,4 +1,4 @@
-"""Runs over records: tokenizing in windows, the output of `tokenize`, and decoding.
+"""Runs over records: tokenizing in groups of records, the output of `tokenize`, and decoding.
 
     output = TokenOutput(Layout())
     run = output.run(reader, tokenizer)
@@ -42,7 +42,7 @@ MAX_THREADS = 8  # that create arrays; the GIL limits the gain from more
 COUNT_FIELDS = ("length", "truncated")
 OPTIONAL_FIELDS = {"pair", "truncated"}  # only some records have them
 
-_NumberedWindow = tuple[Sequence[Record], int]  # records, and the index of the first one
+_NumberedRecords = tuple[Sequence[Record], int]  # records, and the index of the first one
 
 
 @dataclass
@@ -153,20 +153,24 @@ class ReaderRun:
 
 @dataclass
 class TokenizeRun(ReaderRun):
-    """The tokens of the records of a source, in windows."""
+    """The tokens of the records of a source.
+
+    Records are tokenized in groups of ``window`` records, the option of that name. The windows of a
+    long text are rows of its record (`truncation`).
+    """
 
     tokenizer: Tokenizer
     layout: Layout
     # Records tokenized together; None: RECORDS_PER_WINDOW, or as they were read.
     window: int | None = None
-    full: bool = False  # True: every window but the last has that many records
-    characters: int = CHARACTERS  # end a window early when it has this many
-    growing: bool = False  # True: the first windows are small
+    full: bool = False  # True: every group but the last has that many records
+    characters: int = CHARACTERS  # end a group early when it has this many
+    growing: bool = False  # True: the first groups are small
     prepare: Prepare | None = None  # applied to the records first
     remaining: Iterable[Sequence[Record]] | None = None  # the records not done, if known
 
     def __iter__(self) -> Iterator[TokenBatch]:
-        """Yield the tokens of the records in input order, one window at a time."""
+        """Yield the tokens of the records in input order, one group of records at a time."""
         for counts, batch in self.counted():
             self.tally.merge(counts)
             if len(batch):
@@ -174,24 +178,24 @@ class TokenizeRun(ReaderRun):
             self.finish(self.end)
 
     def counted(self) -> Iterator[tuple[TokenCounts, TokenBatch]]:
-        """Yield counts and tokens of each window, for callers that keep the tally.
+        """Yield counts and tokens of each group of records, for callers that keep the tally.
 
-        Windows may be empty. ``end`` is the number of records up to the end of the window.
+        A batch may be empty. ``end`` is the number of records up to the end of the group.
 
         If the layout fits arrays, several blocks are tokenized in parallel threads: most of that
         work releases the GIL.
         """
-        windows: Iterable[Sequence[Record]] = self.remaining or self.blocks()
+        groups: Iterable[Sequence[Record]] = self.remaining or self.blocks()
         max_ahead = BLOCKS_AHEAD if self.window is None and self.layout.is_flat else 1
         if max_ahead == 1:
-            windows = record_windows(
-                windows,
+            groups = record_windows(
+                groups,
                 self.window or RECORDS_PER_WINDOW,
                 full=self.full,
                 characters=self.characters,
                 growing_from=self.start if self.growing else None,
             )
-        numbered = self._numbered(windows)
+        numbered = self._numbered(groups)
         expected_characters = size_on_disk(self.reader.source.paths) or 0
         self.tokenizer.expected_characters = expected_characters
         if expected_characters:
@@ -207,18 +211,18 @@ class TokenizeRun(ReaderRun):
             self.skipped += len(errors)
             yield counts, batch
 
-    def _numbered(self, windows: Iterable[Sequence[Record]]) -> Iterator[_NumberedWindow]:
-        """Yield windows of records, each with the index of its first record."""
+    def _numbered(self, groups: Iterable[Sequence[Record]]) -> Iterator[_NumberedRecords]:
+        """Yield groups of records, each with the index of its first record."""
         first = self.start
-        for records in windows:
+        for records in groups:
             yield records, first
             first += len(records)
 
     def _tokenize(
-        self, window: _NumberedWindow
+        self, numbered_records: _NumberedRecords
     ) -> tuple[TokenCounts, TokenBatch, list[InputError], int]:
-        """Return the counts and tokens of a window, the errors of skipped records, and its end."""
-        records, first = window
+        """Return the counts and tokens of records, the errors of skipped ones, and their end."""
+        records, first = numbered_records
         errors: list[InputError] = []
         texts = self.prepare(records) if self.prepare else records
         counts = TokenCounts(literals=self.tokenizer.count_literals(texts))

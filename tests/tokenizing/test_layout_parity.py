@@ -191,7 +191,7 @@ def test_what_was_cut_is_counted(pair, overflowing):
     whole = pair.ours.encode_records(records, Layout())
     for item in pair.ours.encode_records(records, cut):
         lost = whole[item.sample].length - item.length
-        assert item.cut == (0 if overflowing else lost)
+        assert item.dropped_tokens == (0 if overflowing else lost)
 
 
 def test_the_message_names_the_record(pair):

@@ -60,7 +60,12 @@ def same_both_ways(tokenizer, records, layout):
             results.append((type(error), str(error)))
             continue
         rows = [
-            (item.record, item.sample, item.cut, {k: list(v) for k, v in item.columns.items()})
+            (
+                item.record,
+                item.sample,
+                item.dropped_tokens,
+                {k: list(v) for k, v in item.columns.items()},
+            )
             for item in items
         ]
         results.append((rows, [(str(error), error.hint) for error in problems]))
