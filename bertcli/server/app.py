@@ -35,7 +35,7 @@ from bertcli.server.batching import Batcher
 from bertcli.server.metrics import Metrics
 from bertcli.server.requests import RequestError, read_body
 from bertcli.server.routes import POSTED, Route, Work, info
-from bertcli.server.served_model import EmbeddingRunner, NotOpenError, ServedModel
+from bertcli.server.served_model import UNSUPPORTED, EmbeddingRunner, NotOpenError, ServedModel
 
 BODY_SECONDS = 30.0  # to send a body
 HEALTH_SECONDS = 10.0  # until a model that does not answer is unhealthy
@@ -208,7 +208,7 @@ class Service:
         return Response(answer, headers=headers, media_type="application/json")
 
     async def parsed(self, route: Route, content: bytes) -> Work:
-        """Return the work that a body asks for."""
+        """Parse and tokenize a body, in another thread if it is long or opens a model."""
         most_texts = self.settings.max_batch_texts
         if len(content) <= FEW_BYTES:
             with suppress(NotOpenError):
@@ -228,19 +228,19 @@ class Service:
             ) from None
 
     async def limited_body(self, request: Request) -> bytes:
-        """Return the body, reading no more of it than is allowed."""
-        most = self.settings.max_body
+        """Return the body. Raises RequestError once more bytes than allowed have arrived."""
+        max_bytes = self.settings.max_body
         declared = request.headers.get("content-length", "0")
         content = bytearray()
-        if not declared.isdecimal() or int(declared) <= most:
-            async for part in request.stream():
-                content += part
-                if len(content) > most:
+        if not declared.isdecimal() or int(declared) <= max_bytes:
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > max_bytes:
                     break
             else:
                 return bytes(content)
         raise RequestError(
-            f"the body has more than {most} bytes", status=413, code="body_too_large"
+            f"the body has more than {max_bytes} bytes", status=413, code="body_too_large"
         )
 
     async def health(self, request: Request) -> Response:
@@ -252,23 +252,22 @@ class Service:
             await asyncio.wait_for(self.batcher.results(rows, runner), HEALTH_SECONDS)
         except asyncio.TimeoutError:
             raise RequestError("the model does not answer", status=503) from None
-        return Response(to_json({"status": "ok"}), media_type="application/json")
+        return json_response({"status": "ok"})
 
     async def info(self, request: Request) -> Response:
-        """Return what is known of the model, and the limits."""
+        """Return facts about the model, and the limits."""
         settings = self.settings
         facts = await asyncio.to_thread(
             lambda: info(
                 self.model, most_requests=settings.max_queue, most_texts=settings.max_batch_texts
             )
         )
-        return Response(to_json(facts), media_type="application/json")
+        return json_response(facts)
 
     async def models(self, request: Request) -> Response:
-        """Return the list of models, as OpenAI does."""
+        """Return the list of models in OpenAI's format."""
         served = {"id": self.model.name, "object": "model", "created": 0, "owned_by": "bertcli"}
-        listed = {"object": "list", "data": [served]}
-        return Response(to_json(listed), media_type="application/json")
+        return json_response({"object": "list", "data": [served]})
 
     async def show_metrics(self, request: Request) -> Response:
         """Return the metrics."""
@@ -282,6 +281,13 @@ class Service:
         self.metrics.count_request("other", status, 0.0)
         message = f"the path {request.url.path} {what}"
         return error_response(RequestError(message, status=status, headers=headers))
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with a JSON value."""
+    return Response(to_json(value), status, headers, "application/json")
 
 
 async def until_gone(request: Request) -> None:
@@ -307,7 +313,7 @@ def is_local_name(host: str) -> bool:
 
 
 def failed_response(failure: BaseException) -> Response:
-    """Return what a request that failed is answered. Defects of ours are logged."""
+    """Return the response for a failed request. Errors that are not expected are logged."""
     if isinstance(failure, BertcliError):
         return error_response(failure)
     if out_of_memory(failure):
@@ -320,22 +326,23 @@ def failed_response(failure: BaseException) -> Response:
 
 def error_response(error: BertcliError) -> Response:
     """Return an error as OpenAI writes it, with the error_type of text-embeddings-inference."""
-    status, code, headers = 500, None, dict[str, str]()
+    message = in_python(error.marked)
+    code = None
+    headers: Mapping[str, str] = {}
     match error:
         case RequestError():
             status = error.status
             code = error.code
-            headers.update(error.headers)
+            headers = error.headers
+            if error.hint:
+                message = f"{message}; {error.hint}"
         case InputError():
             status = 400
         case _:  # of the model, for example a vector that is not finite
-            status = 424
-    message = in_python(error.marked)
-    if isinstance(error, RequestError) and error.hint:
-        message = f"{message}; {error.hint}"
+            status = UNSUPPORTED
     error_type, their_type = ERROR_TYPES.get(status, ("invalid_request_error", "Validation"))
     body: Mapping[str, Any] = {
         "error": {"message": message, "type": error_type, "code": code},
         "error_type": their_type,
     }
-    return Response(to_json(body), status, headers, "application/json")
+    return json_response(body, status, headers)

@@ -58,6 +58,15 @@ def texts_or_ids(body: JsonObject, key: str) -> list[str | Ids]:
     raise body.bad(key, "a text, a list of texts, token ids, or a list of lists of token ids")
 
 
+def text_list(body: JsonObject, key: str) -> list[str]:
+    """Return a list of texts. Raises RequestError for other values and for an empty list."""
+    refuse_empty(body, key)
+    texts = body.texts(key)
+    if texts is None:
+        raise body.bad(key, "a list of strings")
+    return texts
+
+
 def texts_or_pairs(body: JsonObject, key: str) -> tuple[list[tuple[str, str | None]], bool]:
     """Return texts with their pairs (or None), and True if a single one was given.
 

@@ -10,7 +10,7 @@ https://github.com/huggingface/text-embeddings-inference.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,20 @@ from bertcli.server.requests import (
     is_ids,
     refuse_empty,
     refuse_many,
+    text_list,
     texts_or_ids,
     texts_or_pairs,
     truncated_texts,
     truncation_side,
 )
-from bertcli.server.served_model import ROUTES, EmbeddingRunner, ServedModel, View
+from bertcli.server.served_model import (
+    ROUTES,
+    UNSUPPORTED,
+    EmbeddingRunner,
+    LogitRunner,
+    ServedModel,
+    View,
+)
 from bertcli.tokenizing.batch import Encoded, Layout
 from bertcli.versions import __version__
 
@@ -43,7 +51,7 @@ class Work:
     answer: Callable[[Sequence[Any]], Any]  # from the results of all rows to a JSON value
     rows: Sequence[Encoded] = ()
     runner: Runner | None = None  # None: no rows
-    truncated: Sequence[int] = field(default=())  # indices of truncated texts
+    truncated: Sequence[int] = ()  # indices of truncated texts
 
     @property
     def tokens(self) -> int:
@@ -73,7 +81,7 @@ def openai_embeddings(model: ServedModel, body: JsonObject, most_texts: int) -> 
     def answer(vectors: Sequence[np.ndarray]) -> Any:
         return embedding_list(vectors, name, work.tokens, work.truncated, encoding)
 
-    return Work(answer, work.rows, runner, work.truncated)
+    return replace(work, answer=answer)
 
 
 # --- text-embeddings-inference ---
@@ -99,7 +107,7 @@ def embed_sparse(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
             for of_text in terms
         ]
 
-    return Work(answer, work.rows, work.runner, work.truncated)
+    return replace(work, answer=answer)
 
 
 def similarity(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
@@ -107,10 +115,7 @@ def similarity(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     inputs = body.object("inputs") or body
     options = body.object("parameters") or body
     source = inputs.needed("source_sentence", TEXT)
-    sentences = inputs.texts("sentences")
-    refuse_empty(inputs, "sentences")
-    if sentences is None:
-        raise inputs.bad("sentences", "a list of strings")
+    sentences = text_list(inputs, "sentences")
     runner = changed_vectors(model, options)
     texts = JsonObject({**options, "sentences": [source, *sentences]}, "request", RequestError, "")
     work = embedding_work(runner, texts, "sentences", most_texts)
@@ -119,17 +124,15 @@ def similarity(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
         directions = unit_vectors(np.stack(vectors))
         return np.asarray(directions[1:] @ directions[0], np.float32)
 
-    return Work(answer, work.rows, runner, work.truncated)
+    return replace(work, answer=answer)
 
 
 def predict(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     """Return the labels of each text or pair with their scores, the highest first."""
     runner = model.logits()
     pairs, is_single = texts_or_pairs(body, "inputs")
-    refuse_many(len(pairs), most_texts, "inputs")
     raw = body.switch("raw_scores") or False
-    rows = runner.encoded(pairs, truncation_side(body))
-    truncated = truncated_texts(rows, runner.limit, body, "inputs")
+    work = work_on(runner, pairs, body, "inputs", most_texts)
 
     def answer(logits: Sequence[np.ndarray]) -> Any:
         predictions = []
@@ -139,7 +142,7 @@ def predict(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
             predictions.append([{"score": score, "label": label} for score, label in ranked])
         return predictions[0] if is_single else predictions
 
-    return Work(answer, rows, runner, truncated)
+    return replace(work, answer=answer)
 
 
 def rerank(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
@@ -149,19 +152,14 @@ def rerank(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
         raise RequestError(
             f"the model gives a pair {len(runner.labels)} scores, and rerank needs one; this model "
             "answers /predict",
-            status=424,
+            status=UNSUPPORTED,
             code="unsupported_by_model",
         )
     query = body.needed("query", TEXT)
-    refuse_empty(body, "texts")
-    texts = body.texts("texts")
-    if texts is None:
-        raise body.bad("texts", "a list of strings")
-    refuse_many(len(texts), most_texts, "texts")
+    texts = text_list(body, "texts")
     raw = body.switch("raw_scores") or False
     with_text = body.switch("return_text") or False
-    rows = runner.encoded([(query, text) for text in texts], truncation_side(body))
-    truncated = truncated_texts(rows, runner.limit, body, "texts")
+    work = work_on(runner, [(query, text) for text in texts], body, "texts", most_texts)
 
     def answer(logits: Sequence[np.ndarray]) -> Any:
         scores = [runner.scores(of_text, raw=raw)[0] for of_text in logits]
@@ -171,7 +169,7 @@ def rerank(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
             ranks.append({"index": index, **text, "score": scores[index]})
         return ranks
 
-    return Work(answer, rows, runner, truncated)
+    return replace(work, answer=answer)
 
 
 def tokenize(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
@@ -286,7 +284,7 @@ def info(model: ServedModel, *, most_requests: int, most_texts: int) -> dict[str
     }
 
 
-# --- parts of several routes ---
+# --- helpers of several routes ---
 
 
 def changed_vectors(model: ServedModel, body: JsonObject, view: View = "text") -> EmbeddingRunner:
@@ -302,7 +300,21 @@ def changed_vectors(model: ServedModel, body: JsonObject, view: View = "text") -
 
 def embedding_work(runner: EmbeddingRunner, body: JsonObject, key: str, most_texts: int) -> Work:
     """Return the work on the texts or token ids of a request, which answers with their vectors."""
-    inputs = texts_or_ids(body, key)
+    return work_on(runner, texts_or_ids(body, key), body, key, most_texts)
+
+
+def work_on(
+    runner: EmbeddingRunner | LogitRunner,
+    inputs: Sequence[Any],
+    body: JsonObject,
+    key: str,
+    most_texts: int,
+) -> Work:
+    """Return the work on inputs of a request, which answers with the results of the runner.
+
+    Raises RequestError for more than ``most_texts`` inputs, and for one that is too long unless the
+    request has ``truncate``.
+    """
     refuse_many(len(inputs), most_texts, key)
     rows = runner.encoded(inputs, truncation_side(body))
     truncated = truncated_texts(rows, runner.limit, body, key)

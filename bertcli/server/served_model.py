@@ -49,7 +49,7 @@ ROUTES: dict[Purpose, str] = {
     "classifier": "/predict and, with one label, /rerank",
 }
 MAX_VARIANTS = 64  # of options, kept open
-CANNOT = 424  # the status of text-embeddings-inference for a model without what a route needs
+UNSUPPORTED = 424  # the status of text-embeddings-inference for a model without what a route needs
 
 
 class EmbeddingRunner:
@@ -293,6 +293,6 @@ class ServedModel:
             self._unsupported[key] = str(error).replace(str(self.folder), self.name)
         raise RequestError(
             f"{self._unsupported[key]}; this model answers {ROUTES[self.purpose]}",
-            status=CANNOT,
+            status=UNSUPPORTED,
             code="unsupported_by_model",
         )
