@@ -208,7 +208,7 @@ def read_torch(path: Path) -> list[StoredTensor]:
     try:
         with path.open("rb") as file:
             magic = file.read(2)
-            if magic not in (b"PK", b"\x80\2", b"\x80\3", b"\x80\4"):
+            if magic not in (b"PK", b"\x80\2", b"\x80\3", b"\x80\4", b"\x80\5"):
                 raise ValueError("it is neither a zip nor a pickle")
             read = _read_zip if magic == b"PK" else _read_old
             content, regions = read(path, file)

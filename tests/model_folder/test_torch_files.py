@@ -71,7 +71,7 @@ def state():
     )
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
 @pytest.mark.parametrize("new", [True, False])
 def test_every_tensor_is_that_of_torch(folder, new, protocol):
     saved = state()
@@ -229,7 +229,7 @@ def test_a_directory_of_members_that_is_not_there(folder):
     assert "not a whole file" in bad("inspect", folder).error
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_a_training_with_sets_and_dicts_of_numbers(folder, protocol):
     weights = {"w": torch.arange(3.0)}
     kept = {"state_dict": weights, "seen": {1, 2}, "state": {0: {1.5: 2}}}
