@@ -20,7 +20,8 @@ from bertcli.server.connections import TimedConnection
 from bertcli.server.requests import RequestError
 from bertcli.server.served_model import ServedModel
 
-GRACE_SECONDS = 0.3  # after a signal, in which requests that are under way still arrive
+GRACE_SECONDS = 0.3  # after a signal, in which clients may still connect
+IDLE_SECONDS = 1.0  # after a signal, in which those that are connected may send a last request
 
 
 class DrainingServer(uvicorn.Server):
@@ -41,7 +42,7 @@ class DrainingServer(uvicorn.Server):
         )
         self.service = service
         self.ready = ready
-        self.exit_time: float | None = None
+        self.signal_time: float | None = None
         self.is_hurried = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -56,8 +57,8 @@ class DrainingServer(uvicorn.Server):
         """
         if sig == signal.SIGINT:
             erase_interrupt_echo()
-        if self.exit_time is None:
-            self.exit_time = monotonic() + GRACE_SECONDS
+        if self.signal_time is None:
+            self.signal_time = monotonic()
         elif not self.is_hurried:
             self.is_hurried = True
             self.service.batcher.fail_all(RequestError("the server was stopped", status=503))
@@ -67,8 +68,10 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return True if the server should stop."""
-        if self.exit_time is not None and monotonic() > self.exit_time:
-            self.should_exit = True
+        if self.signal_time is not None:
+            grace = IDLE_SECONDS if self.server_state.connections else GRACE_SECONDS
+            if monotonic() > self.signal_time + grace:
+                self.should_exit = True
         return await super().on_tick(counter)
 
 
