@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from queue import SimpleQueue
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -248,13 +247,6 @@ class Engine(ABC):
             yield order[start : start + size]
             start += size
 
-    def padded_lengths(self, lengths: Indices) -> Indices:
-        """Return the padded lengths of texts, int [B]; texts of one length run together.
-
-        They are 0 if texts of any lengths run together.
-        """
-        return np.zeros_like(lengths)
-
     def parallel_engines(self) -> list[Engine]:
         """Return further engines with the same model, which run batches at the same time."""
         return []
@@ -292,21 +284,11 @@ class Runtime:
         for engine in engines:
             self.free_engines.put(engine)
         self.threads: ThreadPoolExecutor | None = None
-        self.batches_in_flight = sum(engine.depth for engine in engines)
-        if self.batches_in_flight > 1:
+        batches_in_flight = sum(engine.depth for engine in engines)
+        if batches_in_flight > 1:
             from concurrent.futures import ThreadPoolExecutor  # imported only if needed
 
-            self.threads = ThreadPoolExecutor(self.batches_in_flight)
-
-    @property
-    def concurrency(self) -> int:
-        """Number of batches that are worth running at once."""
-        return self.batches_in_flight
-
-    @property
-    def is_busy(self) -> bool:
-        """True if an engine is running a batch."""
-        return self.free_engines.qsize() < self.engines
+            self.threads = ThreadPoolExecutor(batches_in_flight)
 
     def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
         """Start all batches if there are threads; return a generator that waits for the outputs."""
@@ -400,37 +382,25 @@ class Runtime:
 class AdaptiveRuntime(Runtime):
     """A runtime that runs a single batch on all threads, and several batches in parallel.
 
-    The first runs of several batches at once start a thread that compiles the model for that, which
-    takes the memory of a second model. Until it is done, batches run one after another, and always
-    if the engine has no `parallel_engines`. May be used from several threads.
+    The first run of several batches starts a thread that compiles the model for that, which takes
+    the memory of a second model. Until it is done, batches run one after another, and always if the
+    engine has no `parallel_engines`.
     """
 
-    def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, engines: Sequence[Engine]) -> None:
-        """Create a runtime; see `Runtime`."""
-        super().__init__(spec, tokenizer, engines)
-        self._lock = Lock()
-        self.opening: Future[Runtime | None] | None = None  # of `parallel_runtime`
+    opening: Future[Runtime | None] | None = None  # of `parallel_runtime`, once it was started
 
     def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
-        """Run batches in parallel if they, with those of other threads, are enough for that."""
+        """Run batches in parallel if there are enough for all engines."""
         parallel = self.parallel_runtime
         if parallel is not None:  # if memory ran out in one of them, both have smaller batches
             self.budget = min(self.budget, parallel.budget)
             parallel.budget = self.budget
         batches = sum(1 for _ in self.engine.batches(tokens, self.budget))
-        if parallel and (batches >= parallel.engines or self.is_busy or parallel.is_busy):
+        if parallel is not None and batches >= parallel.engines:
             return parallel.run(tokens, reduction)
-        if batches > 1 or self.is_busy:
+        if batches > 1 and self.opening is None:
             self._start_opening()
         return super().run(tokens, reduction)
-
-    @property
-    def concurrency(self) -> int:
-        """Number of batches that are worth running at once; 2 while that is not known yet."""
-        if self.opening is None or not self.opening.done():
-            return 2  # the second one starts the opening
-        parallel = self.parallel_runtime
-        return parallel.concurrency if parallel else 1
 
     @property
     def parallel_runtime(self) -> Runtime | None:
@@ -440,14 +410,12 @@ class AdaptiveRuntime(Runtime):
         return self.opening.result()
 
     def _start_opening(self) -> None:
-        """Start a thread that opens the parallel runtime and ends, unless that was done before."""
+        """Start a thread that opens the parallel runtime and ends."""
         from concurrent.futures import ThreadPoolExecutor  # imported only if needed
 
-        with self._lock:
-            if self.opening is None:
-                thread = ThreadPoolExecutor(1)
-                self.opening = thread.submit(self._open_parallel)
-                thread.shutdown(wait=False)
+        thread = ThreadPoolExecutor(1)
+        self.opening = thread.submit(self._open_parallel)
+        thread.shutdown(wait=False)
 
     def _open_parallel(self) -> Runtime | None:
         """Return a runtime of several engines; None without those, or without memory for them."""

@@ -124,10 +124,6 @@ class CompiledModel(Engine):
 
     pool_first = packed_logits  # a `Reduction` calls it as that of a torch model
 
-    def padded_lengths(self, lengths: Indices) -> Indices:
-        """Return the padded lengths of texts, int [B]; texts of one length run together."""
-        return lengths if self.alone else padded_lengths(lengths, self.config.most_tokens)
-
     def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
         """Yield the indices of texts of one padded length, the longest first.
 
@@ -136,7 +132,7 @@ class CompiledModel(Engine):
         if self.alone:
             yield from np.arange(len(tokens))[:, None]
             return
-        lengths = self.padded_lengths(tokens.lengths)
+        lengths = padded_lengths(tokens.lengths, self.config.most_tokens)
         order = np.argsort(-tokens.lengths, kind="stable")
         ends = np.flatnonzero(np.diff(lengths[order])) + 1
         groups = np.split(order, ends) if len(order) else []

@@ -3,7 +3,7 @@
     app = Service(model, ServerSettings()).app()       # for uvicorn or any other ASGI server
 
 The event loop reads requests and writes answers. Other threads parse and tokenize all but short
-bodies, make all but short answers, and open models; the threads of the batcher run the model.
+bodies, make all but short answers, and open models; the thread of the batcher runs the model.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         runner = model.open()
-        self.batcher = Batcher(min(runner.runtime.budget, MAX_BATCH_TOKENS), self.metrics)
+        head = runner.embedder if isinstance(runner, EmbeddingRunner) else runner.head
+        budget = min(head.runtime.budget, MAX_BATCH_TOKENS)
+        self.batcher = Batcher(budget, self.metrics)
         self.is_stopping = False
 
     def app(self) -> Starlette:
@@ -113,9 +115,11 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """End the threads of the batcher after the application."""
+        """Run the batcher while the application runs."""
+        task = asyncio.create_task(self.batcher.work())
         yield
-        self.batcher.threads.shutdown(wait=False, cancel_futures=True)
+        task.cancel()
+        self.batcher.thread.shutdown(wait=False, cancel_futures=True)
 
     async def post(self, route: Route, request: Request) -> Response:
         """Answer a request that has a body."""

@@ -1,12 +1,11 @@
-"""The queue of texts: requests take turns, and threads run their texts in batches.
+"""The queue of texts: requests take turns, and one thread runs their texts in batches.
 
-    batcher = Batcher(2048, metrics)
-    vectors = await batcher.results(rows, runner)
+    batcher = Batcher(4096, metrics)
+    vectors = await batcher.results(rows, runner)     # while `batcher.work()` runs as a task
 
-A batch has texts that the engine runs together: OpenVINO, those of one padded length. It starts
-with a text of the request whose turn it is, and takes one of each request in turn until it is full.
-As many batches run at once as the engine can run. So a short request waits for one batch, whatever
-the length of those before it.
+A batch has at most a number of tokens, and one text of each request in turn until it is full. So a
+short request waits for one batch, whatever the length of those before it. The engine groups the
+texts of a batch by length, as it does those of a file.
 """
 
 from __future__ import annotations
@@ -15,31 +14,18 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from bertcli.engines.engine import Runtime
 from bertcli.errors import BertcliError
 from bertcli.server.metrics import Metrics
 from bertcli.tokenizing.batch import Encoded
 
 
 class Runner(Protocol):
-    """What computes the results of tokenized texts. Used from several threads at once."""
-
-    runtime: Runtime
+    """What computes the results of tokenized texts."""
 
     def run(self, rows: Sequence[Encoded]) -> Sequence[Any]:
         """Return a result for each text. Raises BertcliError for a text without a result."""
-
-
-class Group(NamedTuple):
-    """What the texts of a batch have in common."""
-
-    runner_id: int
-    padded_length: int  # 0 if the engine runs texts of any lengths together
 
 
 class Job:
@@ -50,23 +36,9 @@ class Job:
         self.runner = runner
         self.results: list[Any] = [None] * len(rows)
         self.missing = len(rows)
-        self.waiting: dict[Group, deque[int]] = {}  # indices of rows that are in no batch yet
-        lengths = np.array([row.length for row in rows])
-        padded = runner.runtime.engine.padded_lengths(lengths).tolist()
-        for index in np.argsort(-lengths, kind="stable").tolist():
-            group = Group(id(runner), padded[index])
-            self.waiting.setdefault(group, deque()).append(index)
+        longest_first = sorted(range(len(rows)), key=lambda index: -rows[index].length)
+        self.waiting = deque(longest_first)  # indices of rows that are in no batch yet
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-
-    def next_text(self, group: Group) -> BatchedText:
-        """Return the text of a group that is to be run next."""
-        return BatchedText(self, self.waiting[group][0])
-
-    def drop_next_text(self, group: Group) -> None:
-        """Remove the next text of a group: it is in a batch."""
-        self.waiting[group].popleft()
-        if not self.waiting[group]:
-            del self.waiting[group]
 
     def receive(self, index: int, result: Any) -> None:
         """Store the result of a text. The last one completes the job."""
@@ -103,15 +75,15 @@ class Outcome(NamedTuple):
 
 
 class Batcher:
-    """The queue, and the threads that run batches of its texts. Used from one event loop."""
+    """The queue, and the thread that runs batches of its texts. Used from one event loop."""
 
     def __init__(self, budget: int, metrics: Metrics) -> None:
         self.budget = budget  # tokens of a batch
         self.metrics = metrics
         self.jobs: deque[Job] = deque()  # in the order of their turns
-        self.running = 0  # batches
+        self.arrived = asyncio.Event()
         self.stopped: BertcliError | None = None  # the error of jobs that arrive
-        self.threads = ThreadPoolExecutor(thread_name_prefix="model")
+        self.thread = ThreadPoolExecutor(1, "model")
 
     async def results(self, rows: Sequence[Encoded], runner: Runner) -> list[Any]:
         """Return the results of texts. If the caller is cancelled, no more of them are run."""
@@ -121,7 +93,7 @@ class Batcher:
             return []
         job = Job(rows, runner)
         self.jobs.append(job)
-        self.start_batches()
+        self.arrived.set()
         try:
             return await job.done
         finally:
@@ -133,59 +105,52 @@ class Batcher:
         for job in self.jobs:
             job.fail(error)
 
-    def start_batches(self) -> None:
-        """Start as many batches as there are texts for, and as the engine can run at once."""
+    async def work(self) -> None:
+        """Run batches, forever."""
         loop = asyncio.get_running_loop()
-        while batch := self.next_batch():
-            self.running += 1
+        while True:
+            await self.arrived.wait()
+            batch = self.next_batch()
+            if not batch:
+                self.arrived.clear()
+                continue
             self.metrics.count_batch(len(batch), sum(text.row.length for text in batch))
-            outcomes = loop.run_in_executor(self.threads, run_texts, batch)
-            outcomes.add_done_callback(partial(self.end_batch, batch))
+            running = loop.run_in_executor(self.thread, run_batch, batch)
+            await asyncio.wait([running])
+            failure = running.exception()
+            if failure is not None:  # not an error that a text may cause
+                for job in {text.job for text in batch}:
+                    job.fail(failure)
+                continue
+            for outcome in running.result():
+                if outcome.error is not None:
+                    outcome.texts[0].job.fail(outcome.error)
+                for text, result in zip(outcome.texts, outcome.results, strict=False):
+                    text.job.receive(text.number, result)
 
     def next_batch(self) -> list[BatchedText]:
-        """Take texts of one group from the jobs in turn, until the batch is full.
-
-        There is no batch while the engine runs as many as it can.
-        """
-        while self.jobs and not self.jobs[0].waiting:
-            self.jobs.popleft()
-        if not self.jobs or self.running >= self.jobs[0].runner.runtime.concurrency:
-            return []
-        group = next(iter(self.jobs[0].waiting))
-        turns = deque(job for job in self.jobs if group in job.waiting)
-        self.jobs.rotate(-1)
+        """Take texts from the jobs in turn, until the batch is full."""
         batch: list[BatchedText] = []
         tokens = 0
-        while turns:
-            job = turns.popleft()
-            text = job.next_text(group)
-            tokens += group.padded_length or text.row.length
+        while self.jobs:
+            job = self.jobs[0]
+            if not job.waiting:
+                self.jobs.popleft()
+                continue
+            tokens += job.rows[job.waiting[0]].length
             if batch and tokens > self.budget:
                 break
-            batch.append(text)
-            job.drop_next_text(group)
-            if group in job.waiting:
-                turns.append(job)
+            batch.append(BatchedText(job, job.waiting.popleft()))
+            self.jobs.rotate(-1)
         return batch
 
-    def end_batch(
-        self, batch: Sequence[BatchedText], outcomes: asyncio.Future[list[Outcome]]
-    ) -> None:
-        """Give the results of a batch to its jobs, and start the next batches."""
-        self.running -= 1
-        if outcomes.cancelled():  # the server stops
-            return
-        self.start_batches()
-        failure = outcomes.exception()
-        if failure is not None:  # not an error that a text may cause
-            for job in {text.job for text in batch}:
-                job.fail(failure)
-            return
-        for outcome in outcomes.result():
-            if outcome.error is not None:
-                outcome.texts[0].job.fail(outcome.error)
-            for text, result in zip(outcome.texts, outcome.results, strict=False):
-                text.job.receive(text.number, result)
+
+def run_batch(batch: Sequence[BatchedText]) -> list[Outcome]:
+    """Run the texts of a batch, those of the same runner together."""
+    groups: dict[int, list[BatchedText]] = {}
+    for text in batch:
+        groups.setdefault(id(text.job.runner), []).append(text)
+    return [outcome for texts in groups.values() for outcome in run_texts(texts)]
 
 
 def run_texts(texts: Sequence[BatchedText]) -> list[Outcome]:

@@ -57,8 +57,7 @@ class EmbeddingRunner:
 
     def __init__(self, embedder: RecordEmbedder) -> None:
         self.embedder = embedder
-        self.runtime = embedder.runtime
-        self.tokenizer: Tokenizer = self.runtime.tokenizer
+        self.tokenizer: Tokenizer = embedder.runtime.tokenizer
         self.limit = embedder.max_length
 
     def encoded(self, inputs: Sequence[str | Ids], side: Any) -> list[Encoded]:
@@ -132,7 +131,6 @@ class LogitRunner:
 
     def __init__(self, head: Head) -> None:
         self.head = head
-        self.runtime = head.runtime
         self.task = LogitTask(head)
         self.labels = head.labels
         self.limit = head.max_length
