@@ -133,7 +133,7 @@ def _openvino(model: Path, path: Path, quantized: bool) -> None:
             _pooled(model), example_input=(ids, torch.ones_like(ids))
         )
     if quantized:
-        sample = Path(bertcli.__file__).with_name("inference") / "calibration.txt"
+        sample = Path(bertcli.__file__).with_name("exporting") / "calibration.txt"
         tokenizer, library = AutoTokenizer.from_pretrained(model), import_nncf()
         texts = [tokenizer(line)["input_ids"] for line in sample.read_text("utf-8").splitlines()]
         pairs = [[np.array([text]), np.ones((1, len(text)), np.int64)] for text in texts]
