@@ -421,7 +421,7 @@ class GraphOptions(OptionGroup):
         "File format: OpenVINO IR or ONNX (extra onnx).", default="openvino"
     )
     dtype: Literal["float32", "bfloat16", "int8"] = option(
-        "Number format of the weights. int8: OpenVINO only, faster, approximate (extra int8).",
+        "Number format. int8: OpenVINO only, approximate, faster with VNNI (extra int8).",
         default="float32",
     )
     accuracy: Literal["high", "fast"] = option(
