@@ -27,6 +27,7 @@ from bertcli.cli.options.common import (
     ModelOptions,
     ReportOutput,
     RowOutput,
+    format_option,
     reader_of,
 )
 from bertcli.cli.options.completion import complete_model, complete_query_field
@@ -42,7 +43,17 @@ from bertcli.cli.options.groups import (
     record,
 )
 from bertcli.errors import UsageError, counted
-from bertcli.formats.registry import JSONL, NESTED, ROWS, TXT, WHOLE_FILE, InputFormat
+from bertcli.formats.registry import (
+    CSV,
+    JSONL,
+    NESTED,
+    PARQUET,
+    ROWS,
+    TSV,
+    TXT,
+    WHOLE_FILE,
+    InputFormat,
+)
 from bertcli.formats.tables import TableHeader
 from bertcli.formats.writers import Write, same_file_writer
 from bertcli.io.publish import MANIFEST
@@ -456,14 +467,11 @@ class DuplicatesOutput(LineOutput):
         "--output",
         "-o",
     )
-    format: Literal["auto", "txt", "table", "jsonl", "csv", "tsv", "parquet"] = option(
-        "Format of --output; without it, of the groups on stdout, or txt: the texts that are "
-        "kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe. table: "
-        "of the groups on stdout.",
-        None,
-        "--format",
-        "-f",
-        default="auto",
+    format = format_option(
+        *(TXT, "table", JSONL, CSV, TSV, PARQUET),
+        help_text="Format of --output; without it, of the groups on stdout, or txt: the texts that "
+        "are kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe. "
+        "table: of the groups on stdout.",
     )
     groups: Path | None = option(
         "File for the groups; the suffix sets the format. Default, and -: stdout.", "PATH"
