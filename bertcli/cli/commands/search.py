@@ -44,12 +44,9 @@ from bertcli.cli.options.groups import (
 )
 from bertcli.errors import UsageError, counted
 from bertcli.formats.registry import (
-    CSV,
     JSONL,
     NESTED,
-    PARQUET,
     ROWS,
-    TSV,
     TXT,
     WHOLE_FILE,
     InputFormat,
@@ -468,7 +465,7 @@ class DuplicatesOutput(LineOutput):
         "-o",
     )
     format = format_option(
-        *(TXT, "table", JSONL, CSV, TSV, PARQUET),
+        *(TXT, "table", *ROWS),
         help_text="Format of --output; without it, of the groups on stdout, or txt: the texts that "
         "are kept. auto: by the suffix; for groups, a table on a terminal and JSONL in a pipe. "
         "table: of the groups on stdout.",
