@@ -225,7 +225,7 @@ class Embedder(RecordEmbedder):
             embedder = self.open(self.folder, new, reads_extra_ids=True)
             return replace(embedder, requested=requested)
         resolved = resolve_options(new, self.sentence)
-        return replace(self, options=resolved, requested=requested).with_dim(new.dim)
+        return replace(self, options=resolved, requested=requested).with_clipped_dim(new.dim)
 
 
 def embed_options(requested: Mapping[str, Any]) -> EmbedOptions:

@@ -176,9 +176,9 @@ class RecordEmbedder:
         spec = ModelSpec(encoder_folder, options, architecture, selection, needs_pooler)
         runtime = open_runtime(spec, load_tokenizer)
         embedder = cls(folder, runtime, options, sentence, modules, terms, late)
-        return embedder.with_dim(requested_dim)
+        return embedder.with_clipped_dim(requested_dim)
 
-    def with_dim(self, requested: int | None) -> Self:
+    def with_clipped_dim(self, requested: int | None) -> Self:
         """Return a copy whose ``dim`` does not exceed the width of its vectors.
 
         A ``dim`` from the model folder is clipped. Raises UsageError if ``requested``, the dim

@@ -294,7 +294,7 @@ class ParquetTable:
         Raises InputError for a column of lists of different lengths.
         """
         arrow_type = self.schema.field(name).type
-        if not self.metadata.num_rows and hasattr(arrow_type, "list_size"):
+        if not self.metadata.num_rows and hasattr(arrow_type, "list_size"):  # D is known
             yield to_numpy(pyarrow.array([], arrow_type), name)
         for batch in self.batches([name], max_rows):
             try:

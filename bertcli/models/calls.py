@@ -130,7 +130,7 @@ def call_arguments(
         if arguments.get(our_name) is not None:
             raise refusal(f"{owner} got {name} and another value for it", "give one of the two")
         arguments[our_name] = value
-    _check_ids(arguments.get("ids"), owner)
+    _check_is_tensor(arguments.get("ids"), owner)
     if keywords.get("position_ids") is not None or "at" in POSITIONAL_ARGUMENTS[: len(inputs)]:
         _check_positions(config)
     _check_cross_attention(arguments)
@@ -157,7 +157,8 @@ def call_arguments(
     return arguments
 
 
-def _check_ids(ids: Any, owner: str) -> None:
+def _check_is_tensor(ids: Any, owner: str) -> None:
+    """Raise UsageError, with advice, for ids that are not a tensor."""
     if isinstance(ids, Tensor):
         return
     if ids is None:

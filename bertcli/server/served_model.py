@@ -258,7 +258,7 @@ class ServedModel:
         if embedder.terms or embedder.late:
             return EmbeddingRunner(RecordEmbedder.open(self.folder, options))
         changed = replace(embedder, options=resolve_options(options, embedder.sentence))
-        return EmbeddingRunner(changed.with_dim(options.dim))
+        return EmbeddingRunner(changed.with_clipped_dim(options.dim))
 
     def _open_head(self) -> LogitRunner:
         options = vars(self.options)

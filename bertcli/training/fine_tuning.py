@@ -221,9 +221,9 @@ def full_training(
 def head_task(
     job: FineTuningJob, options: Mapping[str, Any], texts: LabelledTexts, base: ModelFolder
 ) -> TrainedTask:
-    """Tokenize the texts, and load the model with a head for their labels.
+    """Prepare a training: load the model with a head, tokenize the texts, hold some out.
 
-    Raises ModelError for a folder that is not a complete BERT.
+    Sets torch's seed. Raises ModelError for a folder that is not a complete BERT.
     """
     torch.manual_seed(options.get("seed", 0))
     task = texts.task
