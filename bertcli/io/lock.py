@@ -51,6 +51,7 @@ def locked(
     Raises BusyOutputError if another process holds the lock, OSError if it cannot be made.
     """
     locks: list[int] = []  # the open lock file, once there is one
+    check()  # nothing is removed from a folder that is refused
     try:
         yield _hold(lock, output, check, locks)
     finally:  # also after a signal that came while the folder was made
@@ -62,6 +63,10 @@ def locked(
 
 
 def _hold(lock: Path, output: Path, check: Callable[[], object], locks: list[int]) -> bool:
+    """Open and lock the file, and append its descriptor to ``locks``.
+
+    Returns False where the system has no locks. Raises as `locked`.
+    """
     for _ in range(ATTEMPTS):
         check()
         with suppress(FileExistsError):
@@ -80,15 +85,15 @@ def _hold(lock: Path, output: Path, check: Callable[[], object], locks: list[int
 
 
 def _release(lock: Path, locks: list[int], *, keep_folder: bool) -> None:
-    """Remove the lock file and its folder, see `locked`; what an interrupted call left is removed.
+    """Remove the lock file and its folder, see `locked`. May be called again after an interrupt.
 
-    A lock file that another process holds stays.
+    Without ``locks``, the file is locked first. It stays if another process holds it.
     """
     folder = lock.parent
     with suppress(OSError):
         if not locks and lock.exists():  # another's, or a signal came while it was opened
             locks.append(open_lock(lock))
-            if try_lock(locks[0]) is not True:
+            if try_lock(locks[0]) is not True or not leads_to(lock, locks[0]):
                 os.close(locks.pop())
                 return
         if locks:
