@@ -4,7 +4,9 @@ import random
 import shutil
 
 import pytest
+import transformers
 from front import TINY, bad, call, good, left_in, struck
+from safetensors.numpy import load_file, save_file
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -173,3 +175,26 @@ def test_an_interrupt_says_how_to_go_on(place):
     argv = ("tokenize", "-q", "-m", TINY, "-i", "texts.txt", "-o", "x.jsonl", "--resume")
     assert struck("SIGINT", *argv, journals=1) == 130
     good(*argv)
+
+
+def test_a_changed_model_is_refused_also_where_it_is_not_the_last(place):
+    reranker = transformers.BertForSequenceClassification.from_pretrained(TINY, num_labels=1)
+    reranker.save_pretrained("reranker")
+    shutil.copytree(TINY, "encoder")
+    shutil.copy(f"{TINY}/vocab.txt", "reranker")
+    command = ("similar", "i love nlp", "--corpus", "texts.txt", "--top-k", 2)
+    command += ("-m", "encoder", "--rerank", "reranker", "-o", "hits.jsonl", "--resume")
+    assert call(*command).code == 0
+    assert "already complete" in call(*command).err
+    tensors = load_file("encoder/model.safetensors")
+    tensors["embeddings.word_embeddings.weight"] *= 2
+    save_file(tensors, "encoder/model.safetensors")
+    assert "cannot resume a different run" in bad(*command).error
+
+
+def test_nothing_is_removed_from_a_run_folder_that_is_refused(place):
+    (place / "elsewhere").mkdir()
+    (place / "elsewhere" / "bertcli.lock").touch()
+    (place / "out.jsonl.run").symlink_to("elsewhere", target_is_directory=True)
+    assert "was not made by bertcli" in bad("tokenize", "hello", "-o", "out.jsonl").error
+    assert left_in(place / "elsewhere") == ["bertcli.lock"]

@@ -319,9 +319,10 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         }
         fingerprint: dict[str, Any] = {"options": options, **state}
         model_files: list[Path] = []
-        for folder in (model.folder() for model in models):
-            digests = result_digests if uses_weights else tokenizer_and_settings_digests
-            fingerprint |= {"model": folder.name, **digests(folder)}
+        digests = result_digests if uses_weights else tokenizer_and_settings_digests
+        for index, folder in enumerate(model.folder() for model in models):
+            facts = {"model": folder.name, **digests(folder)}
+            fingerprint |= {f"model {index + 1}": facts} if index else facts
             model_files += folder.model_files
         if reader_run:
             run_inputs = Inputs.of(reader_run.reader.source, model_files)
