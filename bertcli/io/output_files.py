@@ -83,11 +83,13 @@ class OutputFiles:
         return os.path.exists(self.folder / JOURNAL)  # False also for a name that is too long
 
     def committed_records(self) -> int:
-        """Return how many records an unfinished run has committed, as its journal says."""
+        """Return how many records an unfinished run has committed; 0 without a valid journal."""
         journal: dict[str, Any] = {}
         with suppress(OSError):
             journal = object_or_empty((self.folder / JOURNAL).read_bytes())
-        return (journal.get("state") or {}).get("records", 0)
+        state = journal.get("state")
+        records = state.get("records") if isinstance(state, dict) else None
+        return records if isinstance(records, int) else 0
 
     # --- ownership of files ---
 
