@@ -390,7 +390,7 @@ class AdaptiveRuntime(Runtime):
     opening: Future[Runtime | None] | None = None  # of `parallel_runtime`, once it was started
 
     def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
-        """Run batches in parallel if there are enough for all engines."""
+        """Run batches in parallel if there are enough for all engines; see the class."""
         parallel = self.parallel_runtime
         if parallel is not None:  # if memory ran out in one of them, both have smaller batches
             self.budget = min(self.budget, parallel.budget)
@@ -404,7 +404,10 @@ class AdaptiveRuntime(Runtime):
 
     @property
     def parallel_runtime(self) -> Runtime | None:
-        """The runtime of the parallel engines; None while it is not open, or without memory."""
+        """The runtime of the parallel engines, once it is open.
+
+        None before, and if there are no such engines or not enough memory for them.
+        """
         if self.opening is None or not self.opening.done():
             return None
         return self.opening.result()

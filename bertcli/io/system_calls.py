@@ -203,7 +203,10 @@ def set_alarm(seconds: float) -> None:
 
 
 def erase_interrupt_echo() -> None:
-    """Erase the ^C that a terminal shows for Ctrl-C, so that a message or prompt is alone there."""
+    """Erase the ^C that a terminal shows for Ctrl-C, so that a message or prompt is alone there.
+
+    Does nothing if stderr is no terminal, or one without cursor movement (TERM=dumb).
+    """
     if os.environ.get("TERM") == "dumb":
         return
     with suppress(OSError):

@@ -67,7 +67,7 @@ class DrainingServer(uvicorn.Server):
         self.service.is_stopping = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server should stop."""
+        """Return True if the server should stop, as after the grace that follows a signal."""
         if self.signal_time is not None:
             grace = IDLE_SECONDS if self.server_state.connections else GRACE_SECONDS
             if monotonic() > self.signal_time + grace:
