@@ -67,8 +67,9 @@ def test_huggingface_hub(server, expected, monkeypatch):
 
 
 def test_langchain(server, expected):
-    langchain = pytest.importorskip("langchain_openai")
-    embeddings = langchain.OpenAIEmbeddings(
+    from langchain_openai import OpenAIEmbeddings
+
+    embeddings = OpenAIEmbeddings(
         base_url=f"{server.address}/v1",
         api_key="any",
         model="all-MiniLM-L6-v2",
