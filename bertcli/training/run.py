@@ -216,7 +216,13 @@ class Checkpoints:
     def resume_note(self) -> str:
         """Return a message on the last checkpoint and how to resume from it."""
         resume = option("resume")
-        advice = f"continue with {resume}" if self.last() else f"{resume} starts over"
+        overwrite = option("overwrite")
+        if self.last():
+            advice = f"continue with {resume}"
+            if self.overwrite:  # the same command, which cannot have both options
+                advice += f" instead of {overwrite}"
+        else:
+            advice = f"{overwrite if self.overwrite else resume} starts over"
         return f"{self.last_checkpoint_note()}; {advice}"
 
 

@@ -156,6 +156,11 @@ def test_an_interrupt_says_what_is_kept(tmp_path):
         done = call(*argv, "--overwrite", "--window", 5000)
     none = "note: interrupted before anything was committed: the next run starts over\n"
     assert (done.code, done.err) == (130, none)
+    with mock.patch.object(VectorWriter, "finish", side_effect=KeyboardInterrupt):
+        done = call(*argv, "--overwrite")
+    assert done.err.endswith("; continue with --resume instead of --overwrite\n")
+    assert bad(*argv, "--overwrite", "--resume", code=2).hint.endswith("--overwrite starts over")
+    assert call(*argv, "--resume", "-q").code == 0
 
 
 # --- what a run that is resumed refuses ---------------------------------------------------------

@@ -214,6 +214,18 @@ def test_overwrite_begins_anew(place, whole, tmp_path):
     assert left == ["checkpoint-2", "checkpoint-3"]
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_note_of_an_interrupted_overwrite_has_options_that_go_together(
+    place, whole, tmp_path, monkeypatch, number
+):
+    shutil.copytree(whole[0], tmp_path / "out")
+    stop_at(monkeypatch, number)
+    done = call(*argv(place, tmp_path / "out", "--overwrite"))
+    advice = "continue with --resume instead of --overwrite" if number > 2 else "--overwrite starts"
+    assert done.code == 130
+    assert advice in done.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

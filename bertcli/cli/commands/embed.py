@@ -254,8 +254,7 @@ def _embed_to_file(run: "VectorRun", console: Console) -> "TokenCounts":
     try:
         result = console.follow(run)
     except KeyboardInterrupt:
-        resume_option = "--update" if target.update else "--resume"
-        console.note(interrupted_note(target.path, run.committed, resume_option))
+        console.note(interrupted_note(target, run.committed))
         raise
     for name in result.unchecked:
         console.note(f"{name} cannot be read twice: only its committed records were compared")

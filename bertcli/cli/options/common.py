@@ -60,6 +60,7 @@ from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertcli.runs.row_run import RowRun
+    from bertcli.runs.run_folder import Target
     from bertcli.tokenizing.run import ReaderRun
 
 
@@ -285,9 +286,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         """Yield a function that writes the rows of a resumable run; exit if they are complete."""
         from bertcli.runs.row_run import RowTarget, open_rows
 
-        target = RowTarget(
-            Path(str(self.output)), file_format, resume=not self.overwrite, overwrite=self.overwrite
-        )
+        target = RowTarget(Path(str(self.output)), file_format, resume=True)
         with open_rows(run, target) as write:
             if write is None:
                 LOG.note(f"{self.output} is already complete: nothing to do")
@@ -296,7 +295,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
                 yield write
             except KeyboardInterrupt:
                 committed = run.reader_run.committed if run.reader_run else 0
-                LOG.note(interrupted_note(target.path, committed, "--resume"))
+                LOG.note(interrupted_note(target, committed))
                 raise
 
     def _resumable_run(
@@ -337,16 +336,22 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         return RowRun(run_inputs, fingerprint)
 
 
-def interrupted_note(output: Path, committed: int, option: str) -> str:
-    """Return the note shown after an interrupt, with the number of committed records."""
+def interrupted_note(target: "Target[Any]", committed: int) -> str:
+    """Return the note on an interrupted run: its number of committed records, how to continue it.
+
+    ``committed`` is the number that the run knows of. The journal has a higher one if the interrupt
+    came at the end of a commit.
+    """
     from bertcli.io.output_files import OutputFiles
 
-    # The interrupt may have come in the middle of a commit, after which its journal is valid.
-    committed = max(committed, OutputFiles(output).committed_records())
+    committed = max(committed, OutputFiles(target.path).committed_records())
     if not committed:
         return "interrupted before anything was committed: the next run starts over"
     records = counted(committed, "record is", "records are")
-    return f"interrupted; {records} kept; continue with {option}"
+    advice = "continue with --update" if target.update else "continue with --resume"
+    if target.overwrite:  # the same command, which cannot have both options
+        advice += " instead of --overwrite"
+    return f"interrupted; {records} kept; {advice}"
 
 
 class RowOutput(OutputOptions):

@@ -50,7 +50,12 @@ class Rule(NamedTuple):
 CHUNK_MODES = ("--on-truncate chunk", "--on-truncate late-chunk")
 
 RULES = (
-    Rule("--resume", EXCLUDES, ("--overwrite",)),
+    Rule(
+        "--resume",
+        EXCLUDES,
+        ("--overwrite",),
+        "--resume continues an interrupted run, --overwrite starts over",
+    ),
     Rule("--extra", EXCLUDES, ("--frozen",)),
     Rule("--whole", EXCLUDES, ("--input-format",)),
     Rule("--pairs", EXCLUDES, ("TEXT", "--input", "--files-from")),
