@@ -59,11 +59,13 @@ class HubPath(NamedTuple):
         return cls(url, match["id"], revision, (match["path"] or "").strip("/"))
 
     def select(self, names: Sequence[str], is_data: IsData) -> list[str]:
-        """Return the names that this path selects, sorted; empty if there are none.
+        """Return the names of the files that this path selects, sorted; empty if there are none.
 
-        ``names`` are those of all files of the dataset; offline, those of the cached files if the
-        cache has no list of all. A folder and a glob select visible files of data only. Raises
-        InputError for an invalid glob.
+        ``names`` are relative to the dataset. A file is selected whatever its name; a folder and a
+        glob select files for which ``is_data`` is true, and hidden ones only if the glob has a
+        hidden part. A name with magic characters is a glob only if no file or folder has it.
+
+        Raises InputError for an invalid glob.
         """
         if self.path in names:
             return [self.path]
@@ -132,10 +134,13 @@ def hub_files(url: str, is_data: IsData, *, offline: bool = False) -> list[str]:
 def _files_in(
     snapshot: Path, path: HubPath, is_data: IsData, *, is_final: bool = True
 ) -> list[str] | None:
-    """Return the files of a path in a snapshot; None if not all are in it.
+    """Return the paths in a snapshot of the files that a path selects; None if one is missing.
 
-    If the cache has no list of the files of the commit, those in the snapshot are taken for all.
-    Raises InputError if the commit has no such file, unless a later one may (``is_final=False``).
+    They are selected among the files of the commit, or among those in the snapshot if the cache
+    has no list of the commit's files; then None means that the snapshot has none.
+
+    Raises InputError for an invalid glob, and if the commit has no such file, unless a later commit
+    may have it (``is_final=False``).
     """
     names = commit_files(snapshot)
     is_listed = bool(names)

@@ -233,7 +233,7 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         uses_weights: bool = True,
         state: Mapping[str, Any] | None = None,
     ) -> AbstractContextManager[Callable[..., None]]:
-        """Open a writer and return its context manager, which yields the function that writes.
+        """Return a context manager that opens the output and yields a function that writes rows.
 
         A table is drawn by ``view``, a function of `display.tables` that takes ``view_arguments``
         before the rows. Only the first 40 rows are drawn (`tables.show` draws all). With --resume,
@@ -241,7 +241,13 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         command has completed the file. ``uses_weights`` is False if the rows depend only on the
         models' tokenizers. ``state`` is what they depend on beside options, inputs and models.
 
-        Raises OutputError if the output is one of the inputs or a file of a model.
+        Raises UsageError for a binary format on a terminal, and with --resume ModelError for a
+        model that is missing or unreadable. The context manager raises
+
+        - OutputError if the output exists and is not replaced or continued, is one of the inputs
+          or a file of a model, or cannot be written;
+        - ModelError for a missing model;
+        - with --resume, InputError for a missing input, and typer.Exit if the output is complete.
         """
         if self.resume:
             resumable_run = self._resumable_run(
@@ -262,7 +268,10 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
     def _open_streamed(
         self, file_format: str, inputs: Sequence[str | Path], models: Sequence[ModelOptions]
     ) -> Iterator[Callable[..., None]]:
-        """Yield a function that writes rows to stdout, a device, or a file without --resume."""
+        """Yield a function that writes rows to stdout, a device, or a file without --resume.
+
+        Raises ModelError for a missing model, and OutputError as `streamed_rows` does.
+        """
         if self.output is None:
             with open_writer(None, file_format, inputs=inputs) as write:
                 yield write
@@ -283,7 +292,11 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
 
     @contextmanager
     def _open_resumable(self, file_format: str, run: "RowRun") -> Iterator[Callable[..., None]]:
-        """Yield a function that writes the rows of a resumable run; exit if they are complete."""
+        """Yield a function that writes the rows of a resumable run.
+
+        Raises typer.Exit if the output is complete, OutputError as `open_rows` does, and InputError
+        for a missing input. After an interrupt, a note says how to continue.
+        """
         from bertcli.runs.row_run import RowTarget, open_rows
 
         target = RowTarget(Path(str(self.output)), file_format, resume=True)
@@ -307,7 +320,13 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         uses_weights: bool,
         state: Mapping[str, Any],
     ) -> "RowRun":
-        """Return the run with all its rows depend on: options, model files, inputs, ``state``."""
+        """Return the resumable run of this command.
+
+        Its rows depend on the options, the model files, the inputs and ``state``. The file of
+        --vectors is an input that the run may write, if there is a corpus to make it from.
+
+        Raises ModelError for a model that is missing or unreadable.
+        """
         from bertcli.runs.identity import Inputs, result_digests, tokenizer_and_settings_digests
         from bertcli.runs.row_run import RowRun
 
