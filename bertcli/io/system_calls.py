@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from socket import socket
 
 
 OWNER_MODE = 0o600  # permissions of unfinished files: read and write for their owner
@@ -140,6 +141,20 @@ def silence(number: int) -> None:
     null_device = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_device, number)
     os.close(null_device)
+
+
+# --- sockets ---
+
+
+def reuse_closing_port(listener: socket) -> None:
+    """Let a socket bind a port on which connections of an ended process are still closing.
+
+    Windows allows that without an option, and with SO_REUSEADDR also a port that is in use.
+    """
+    if os.name == "posix":
+        from socket import SO_REUSEADDR, SOL_SOCKET  # takes 4 ms, which most commands need not pay
+
+        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
 
 
 # --- mapped files ---

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from bertcli.errors import OutputError, UsageError, option
-from bertcli.io.system_calls import erase_interrupt_echo
+from bertcli.io.system_calls import erase_interrupt_echo, reuse_closing_port
 from bertcli.server.app import ServerSettings, Service
 from bertcli.server.connections import TimedConnection
 from bertcli.server.requests import RequestError
@@ -22,6 +24,7 @@ from bertcli.server.served_model import ServedModel
 
 GRACE_SECONDS = 0.3  # after a signal, in which clients may still connect
 IDLE_SECONDS = 1.0  # after a signal, in which those that are connected may send a last request
+MISSING_ADDRESS_ERRORS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # also: no IPv6
 
 
 class DrainingServer(uvicorn.Server):
@@ -78,19 +81,64 @@ class DrainingServer(uvicorn.Server):
 def serve(model: ServedModel, settings: ServerSettings, announce: Callable[[str], None]) -> None:
     """Serve a model until SIGINT or SIGTERM; ``announce`` gets the address when it is ready.
 
-    Raises UsageError for an address of other machines without a key, OutputError for one that
-    cannot be bound, BertcliError for a model that cannot be opened.
+    Raises UsageError for a host or key that `host_addresses` refuses, OutputError for an address
+    that cannot be bound, BertcliError for a model that cannot be opened.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    with bound_socket(settings) as listener:
+    with bound_sockets(settings) as listeners:
         service = Service(model, settings)
-        host, port = listener.getsockname()[:2]
+        host, port = listeners[0].getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        DrainingServer(service, lambda: announce(address)).run([listener])
+        DrainingServer(service, lambda: announce(address)).run(listeners)
 
 
-def bound_socket(settings: ServerSettings) -> socket.socket:
-    """Return a socket that is bound to the address, but does not listen yet."""
+@contextmanager
+def bound_sockets(settings: ServerSettings) -> Iterator[list[socket.socket]]:
+    """Yield a socket for each address of the host, IPv4 first; they do not listen yet.
+
+    All have the same port. An address that this machine lacks, such as one of IPv6, is left out if
+    there is another one.
+
+    Raises UsageError as `host_addresses` does, OutputError if an address cannot be bound.
+    """
+    port = settings.port
+    listeners: list[socket.socket] = []
+    missing: OSError | None = None
+    with ExitStack() as stack:
+        for family, protocol, address in host_addresses(settings):
+            try:
+                # asyncio sets TCP_NODELAY for sockets of this protocol only: without it, answers of
+                # two packets wait 40 ms for the client's delayed acknowledgement.
+                listener = socket.socket(family, socket.SOCK_STREAM, protocol)
+                stack.enter_context(listener)
+                reuse_closing_port(listener)
+                listener.bind((address[0], port, *address[2:]))
+            except OSError as failed:
+                if failed.errno not in MISSING_ADDRESS_ERRORS:
+                    raise cannot_bind(settings, failed) from None
+                missing = failed
+            else:
+                listeners.append(listener)
+                port = listener.getsockname()[1]
+        if missing and not listeners:
+            raise cannot_bind(settings, missing)
+        yield listeners
+
+
+def cannot_bind(settings: ServerSettings, failed: OSError) -> OutputError:
+    """Return the error for an address that cannot be bound."""
+    hint = f"give another {option('port')}, or {option('port', 0)} for a free one"
+    if failed.errno in MISSING_ADDRESS_ERRORS:
+        hint = f"give another {option('host')}: this machine does not have that address"
+    return OutputError(f"{settings.host}:{settings.port}: {failed.strerror or failed}", hint)
+
+
+def host_addresses(settings: ServerSettings) -> list[tuple[int, int, Any]]:
+    """Return family, protocol and socket address of each address of the host, IPv4 first.
+
+    Raises UsageError for an empty key, an unknown host, and an address that other machines reach
+    without a key.
+    """
     host = settings.host
     if settings.api_key == "":
         raise UsageError(f"{option('api_key')} is empty", "give a key of several characters")
@@ -98,7 +146,6 @@ def bound_socket(settings: ServerSettings) -> socket.socket:
         found = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as unknown:
         raise UsageError(f"{option('host', host)}: {unknown}") from None
-    found.sort(key=lambda info: info[0] != socket.AF_INET)  # localhost: first as most clients do
     if settings.api_key is None and not all(
         ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in found
     ):
@@ -107,18 +154,6 @@ def bound_socket(settings: ServerSettings) -> socket.socket:
             f"{option('api_key')}",
             f"give {option('api_key', 'KEY')}, or leave out {option('host')}",
         )
-    family, _, protocol, _, address = found[0]
-    # asyncio sets TCP_NODELAY for sockets of this protocol only: without it, answers of two packets
-    # wait 40 ms for the client's delayed acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, protocol)
-    with suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as failed:
-        listener.close()
-        raise OutputError(
-            f"{host}:{settings.port}: {failed.strerror or failed}",
-            f"give another {option('port')}, or {option('port', 0)} for a free one",
-        ) from None
-    return listener
+    found.sort(key=lambda info: info[0] != socket.AF_INET)  # as most clients do for localhost
+    addresses = [(family, protocol, address) for family, _, protocol, _, address in found]
+    return list(dict.fromkeys(addresses))  # files of hosts may list an address twice

@@ -1,5 +1,6 @@
 """Keys, limits, clients that stall or leave, and the end of the server."""
 
+import http.client
 import json
 import signal
 import socket
@@ -9,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from front import bad, call, until
+from front import DEADLINE, bad, call, until
 from served import IMPATIENT, running
 
 SLOW = {"inputs": ["word " * 250] * 400}  # some seconds
@@ -48,10 +49,69 @@ def test_other_hosts_need_a_key():
     )
     assert bad("serve", "--host", "0.0.0.0", code=2, BERTCLI_API_KEY="").error
     assert bad("serve", "--host", "no such host", code=2).error.startswith("--host no such host")
+    assert "--host" in bad("serve", "--host", "192.0.2.1", "--api-key", "k").hint  # of no machine
     with running("--host", "0.0.0.0", env={"BERTCLI_API_KEY": "k"}) as served:
         assert served.ask("/info").status == 401
     with running("--host", "localhost") as served:
         assert served.ask("/info").status == 200
+
+
+# A host with several addresses, one of them twice, and one that this machine does not have.
+SEVERAL_ADDRESSES = """
+import socket
+from bertcli.__main__ import run
+addresses_of = socket.getaddrinfo
+def several(host, port, **options):
+    hosts = ["2001:db8::1", "::1", "127.0.0.1", "127.0.0.1"]
+    return [address for host in hosts for address in addresses_of(host, port, **options)]
+socket.getaddrinfo = several
+run()
+"""
+
+
+def bind_ipv6():
+    """Return a socket that is bound to a free port of ::1; None without IPv6."""
+    listener = socket.socket(socket.AF_INET6)
+    try:
+        listener.bind(("::1", 0))
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+def test_all_addresses_of_a_host_are_served():
+    program = ["-c", SEVERAL_ADDRESSES]
+    with running("--host", "several", env={"BERTCLI_API_KEY": "k"}, program=program) as served:
+        assert served.host == f"127.0.0.1:{served.port}"
+        hosts = ["127.0.0.1"]
+        if listener := bind_ipv6():
+            listener.close()
+            hosts.append("::1")
+        for host in hosts:
+            connection = http.client.HTTPConnection(host, served.port, timeout=DEADLINE)
+            answer = served.ask("/info", headers=bearer("k"), connection=connection)
+            assert answer.status == 200
+            connection.close()
+
+
+def test_a_port_that_is_taken_on_one_address_of_a_host(monkeypatch):
+    taken = bind_ipv6()
+    if taken is None:
+        pytest.skip("no IPv6")
+    addresses_of = socket.getaddrinfo
+    monkeypatch.setattr(
+        "socket.getaddrinfo",
+        lambda host, port, **options: [
+            *addresses_of("127.0.0.1", port, **options),
+            *addresses_of("::1", port, **options),
+        ],
+    )
+    with taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = bad("serve", "--host", "localhost", "--port", port)
+    assert refused.error.startswith(f"localhost:{port}: ")
 
 
 def test_names_of_other_machines_are_refused_without_a_key(server, locked):
