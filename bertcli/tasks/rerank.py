@@ -41,9 +41,13 @@ class Reranker(Classifier):
     def __call__(  # type: ignore[override]
         self, query: str, texts: Iterable[Any], top_k: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the rows of texts, the most relevant first."""
+        """Return the rows of texts, the most relevant first; of the best ``top_k`` only.
+
+        ``top_k`` defaults to that of this object; if both are None, all texts are returned.
+        """
+        count = self.top_k if top_k is None else top_k
         stream = replace(self, query=query).stream(GivenTexts(texts, Input()))
-        return [ranked_row(result, flat=False) for result in ranked(stream, top_k)]
+        return [ranked_row(result, flat=False) for result in ranked(stream, count)]
 
     def __post_init__(self) -> None:
         head = self.head
@@ -54,6 +58,11 @@ class Reranker(Classifier):
                 f"give {option('model')} a cross-encoder; `bertcli train` makes one from the "
                 "fields text, pair and score",
             )
+
+    @property
+    def several(self) -> bool:
+        """False: a text has one score. ``top_k`` is a number of texts, not of labels."""
+        return False
 
     def prepare(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return pairs of the query and each text."""

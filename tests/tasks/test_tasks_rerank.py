@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pyarrow.parquet
 import pytest
@@ -123,7 +124,11 @@ def test_files_pipes_fields_and_formats(model, file, tmp_path):
 
 def test_a_class_gives_the_rows_of_the_command(model):
     rows = good("rerank", QUERY, *TEXTS, "-m", model, "-q", "--top-k", 3, "-f", "jsonl").rows
-    agree(bertcli.Reranker.load(model, backend="torch")(QUERY, TEXTS, top_k=3), rows)
+    reranker = bertcli.Reranker.load(model, backend="torch")
+    agree(reranker(QUERY, TEXTS, top_k=3), rows)
+    best_three = replace(reranker, top_k=3)
+    agree(best_three(QUERY, TEXTS), rows)
+    agree(best_three(QUERY, TEXTS, top_k=1), rows[:1])
 
 
 def test_truncation_is_said(model):
