@@ -136,19 +136,23 @@ def public(text: str) -> str:
 
 
 class WatchedFiles:
-    """Files that must not change while they are mapped."""
+    """Files and their versions at the start, such as model files, which are mapped."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.versions = {path: _version_of(path) for path in paths}
 
+    @property
+    def changed(self) -> list[Path]:
+        """The files that have been written, replaced or removed."""
+        return [path for path, version in self.versions.items() if _version_of(path) != version]
+
     def refuse_changes(self) -> None:
-        """Raise ModelError if a file has changed, because results may be wrong then."""
-        for path, version in self.versions.items():
-            if _version_of(path) != version:
-                raise ModelError(
-                    f"{path}: was changed while it was in use",
-                    f"run the command again with {option('overwrite')}, when the model is complete",
-                )
+        """Raise ModelError if a model file has changed, because results may be wrong then."""
+        for path in self.changed:
+            raise ModelError(
+                f"{path}: was changed while it was in use",
+                f"run the command again with {option('overwrite')}, when the model is complete",
+            )
 
 
 def _version_of(path: Path) -> tuple[int, int, int] | None:

@@ -6,6 +6,7 @@ import decimal
 import gzip
 import io
 import json
+from unittest import mock
 
 import numpy as np
 import pyarrow
@@ -19,6 +20,7 @@ from front import (
     jsonl,
 )
 
+from bertcli.io.output_files import OutputFiles
 from bertcli.retrieval import duplicates as grouping
 from bertcli.retrieval.duplicates import Components, Selection
 
@@ -352,6 +354,29 @@ def test_a_run_that_is_resumed_finds_its_groups_as_they_are(tmp_path):
     groups.write_text("mine\n")
     assert "already exists, with other content" in bad(*argv).error
     assert (groups.read_text(), out.exists()) == ("mine\n", False)
+
+
+@pytest.mark.parametrize("option", ["", "--overwrite", "--resume"])
+def test_an_interrupt_between_the_outputs_says_how_to_continue(tmp_path, option):
+    """The groups are published first; the second output is interrupted while it is finished."""
+    source = written(tmp_path / "a.csv", ROWS)
+    out = tmp_path / "b.csv"
+    groups = tmp_path / "g.jsonl"
+    argv = ("duplicates", source, "-o", out, "--groups", groups, *option.split())
+    publish = OutputFiles.publish
+
+    def publish_groups_only(files, **settings):
+        if files.path != groups:
+            raise KeyboardInterrupt
+        publish(files, **settings)
+
+    with mock.patch.object(OutputFiles, "publish", publish_groups_only):
+        done = call(*argv)
+    assert (done.code, groups.exists(), out.exists()) == (130, True, False)
+    note = f"note: {groups} was written, {out} was not: run the command again"
+    assert done.err.splitlines()[-1] == note + ("" if option else " with --resume")
+    assert call(*argv, *([] if option else ["--resume"])).code == 0
+    assert (read_back(groups), len(read_back(out))) == ([GROUP], 3)
 
 
 def test_ids_fields_and_tables(tmp_path):

@@ -42,7 +42,7 @@ from bertcli.cli.options.groups import (
     option,
     record,
 )
-from bertcli.errors import UsageError, counted
+from bertcli.errors import LOG, UsageError, counted
 from bertcli.formats.registry import (
     JSONL,
     NESTED,
@@ -53,6 +53,7 @@ from bertcli.formats.registry import (
 )
 from bertcli.formats.tables import TableHeader
 from bertcli.formats.writers import Write, same_file_writer
+from bertcli.io.paths import WatchedFiles
 from bertcli.io.publish import MANIFEST
 from bertcli.model_folder.files import files_for
 from bertcli.model_folder.hub_cache import is_default
@@ -504,6 +505,20 @@ class DuplicatesOutput(LineOutput):
         return self.changed(output=self.groups, groups=None, format=groups_format, resume=False)
 
     @contextmanager
+    def noting_missing_copy(self) -> Iterator[None]:
+        """Log how to continue if the block fails after it has written the groups only."""
+        outputs = WatchedFiles([path for path in (self.output, self.groups) if path])
+        try:
+            yield
+        except BaseException:
+            if self.output and outputs.changed == [self.groups]:
+                advice = "run the command again"
+                if not (self.overwrite or self.resume):  # which would refuse to replace the groups
+                    advice += " with --resume"
+                LOG.note(f"{self.groups} was written, {self.output} was not: {advice}")
+            raise
+
+    @contextmanager
     def open_groups(
         self, inputs: Sequence[str | Path], model: ModelOptions, run: "DuplicateRun"
     ) -> Iterator[Callable[[], None]]:
@@ -558,7 +573,7 @@ def duplicates(
         inputs += other_reader.source.paths
     else:
         run = Duplicates(search, selection.threshold, keep=selection.keep, chain=selection.chain)
-    with ExitStack() as stack:
+    with output.noting_missing_copy(), ExitStack() as stack:
         if copy_format:
             refuse_pipes(reader)
             copy = InputCopy(reader, copy_format)
