@@ -2,11 +2,14 @@
 
 import random
 import shutil
+from unittest import mock
 
 import pytest
 import transformers
 from front import TINY, bad, call, good, left_in, struck
 from safetensors.numpy import load_file, save_file
+
+from bertcli.runs.row_run import RowWriter
 
 pytestmark = pytest.mark.usefixtures("usual_engine")
 
@@ -60,6 +63,15 @@ def test_a_killed_run_goes_on_and_has_the_same_bytes(name, place, models):
     assert (place / name).read_bytes() == (place / f"whole {name}").read_bytes()
     assert not (place / f"{name}.run").exists()
     assert "is already complete: nothing to do" in call(*again).err
+
+
+def test_an_interrupt_while_the_output_is_made_says_what_is_kept(place):
+    argv = ("tokenize", "-m", TINY, "love", "nlp", "-o", "x.jsonl", "--resume")
+    with mock.patch.object(RowWriter, "finish", side_effect=KeyboardInterrupt):
+        done = call(*argv)
+    note = "note: interrupted; 2 records are kept; continue with --resume\n"
+    assert (done.code, done.err) == (130, note)
+    good(*argv, "-q")
 
 
 def test_another_run_is_refused_and_names_what_differs(place):

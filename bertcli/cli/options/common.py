@@ -300,16 +300,16 @@ class OutputOptions(OptionGroup, panel=OUTPUT):
         from bertcli.runs.row_run import RowTarget, open_rows
 
         target = RowTarget(Path(str(self.output)), file_format, resume=True)
-        with open_rows(run, target) as write:
-            if write is None:
-                LOG.note(f"{self.output} is already complete: nothing to do")
-                raise typer.Exit
-            try:
+        try:
+            with open_rows(run, target) as write:
+                if write is None:
+                    LOG.note(f"{self.output} is already complete: nothing to do")
+                    raise typer.Exit
                 yield write
-            except KeyboardInterrupt:
-                committed = run.reader_run.committed if run.reader_run else 0
-                LOG.note(interrupted_note(target, committed))
-                raise
+        except KeyboardInterrupt:
+            committed = run.reader_run.committed if run.reader_run else 0
+            LOG.note(interrupted_note(target, committed))
+            raise
 
     def _resumable_run(
         self,
