@@ -133,3 +133,20 @@ def test_help_and_completion_of_the_format_that_is_added(run, tmp_path):
         index = str(len(line.split(" ")) - 1)
         shell = {"_BERTCLI_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": index}
         assert run(**shell).split() == words
+
+
+def test_formats_that_are_only_written_or_only_read(run, tmp_path):
+    (tmp_path / "in.ltsv").write_text("text:hello\n")
+    registry = tmp_path / "bertcli" / "formats" / "registry.py"
+    for entry in (
+        'FileFormat("log", (".log",), holds=Holds.ROWS, encoder="ltsv:encoder")',
+        'FileFormat("old", input_suffixes=(".old",), holds=Holds.ROWS, reader="ltsv:read_rows")',
+    ):
+        insert(registry, "    for entry in (\n", f"        {entry},\n")
+    tokenize = ("tokenize", "-m", TINY, "-i", "in.ltsv")
+    written = run(*tokenize, "--input-format", "old", "-f", "log")
+    assert written.startswith("input_ids:[")
+    run(*tokenize, "--input-format", "log", code=2)
+    run(*tokenize, "-f", "old", code=2)
+    run(*tokenize, "-o", "out.old", code=1)
+    run("decode", "-m", TINY, "-i", "in.ltsv", "--input-format", "log", code=2)

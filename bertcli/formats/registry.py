@@ -52,8 +52,8 @@ class FileFormat:
     ``encoder`` returns a function from rows to bytes, for formats that are written row by row.
     ``writer`` is a context manager from an open file to a function that takes rows, for formats
     whose header depends on all rows. If a format has both, ``writer`` writes files and ``encoder``
-    streams. ``reader`` is a `RowReader`. Without it, `records.reader.READERS` has the reader: those
-    of built-in formats turn whole blocks of lines into records, faster than rows, and need the
+    streams. ``reader`` is a `RowReader`. Formats that are read in blocks have their readers in
+    `records.reader`: these turn whole blocks of lines into records, faster than rows, and need the
     options of the input, which this package does not know.
 
     ``vector_writer`` is called with a file open for writing, the name of the format, and the
@@ -71,7 +71,7 @@ class FileFormat:
     delimiter: str = ""  # between the cells of a line
     is_json: bool = False
     is_columnar: bool = False  # columns have types, which a copy keeps
-    is_choice: bool = True  # a value of --format; formats of records also of --input-format
+    is_choice: bool = True  # a value of --format if written; of --input-format if records are read
     written_as: str = ""  # another format, whose writer is used
     stored_as: str = ""  # another format, whose suffixes its files have
     carried: tuple[str, ...] = ()  # fields that rows which were read from it carry
@@ -80,9 +80,20 @@ class FileFormat:
     writer: str = ""
     ragged_writer: str = ""  # format for rows of different lengths, flat with offsets
     reader: str = ""
+    is_read_in_blocks: bool = False  # by `records.reader`, without a ``reader`` here
     vector_writer: str = ""
     vector_reader: str = ""
     width_check: str = ""  # raises OutputError for rows that ask for vectors of another width
+
+    @property
+    def is_readable(self) -> bool:
+        """True if records can be read from files of this format."""
+        return self.is_read_in_blocks or bool(self.reader)
+
+    @property
+    def is_writable(self) -> bool:
+        """True if files of this format can be written."""
+        return bool(self.encoder or self.writer or self.vector_writer)
 
     def can_hold(self, contents: Holds) -> bool:
         """Return True if the format can hold all of these contents."""
@@ -118,6 +129,7 @@ FORMATS = {
             holds=ROWS_AND_VECTORS | Holds.NESTED | Holds.SEVERAL_VECTORS | Holds.TERMS,
             is_json=True,
             encoder="jsonl:encoder",
+            is_read_in_blocks=True,
             vector_writer="vector_writer:write_text",
             vector_reader="vector_files:json_vectors",
         ),
@@ -128,6 +140,7 @@ FORMATS = {
             is_json=True,
             written_as=JSONL,
             encoder="jsonl:encoder",
+            is_read_in_blocks=True,
         ),
         FileFormat(
             CSV,
@@ -137,6 +150,7 @@ FORMATS = {
             delimiter=",",
             encoder="delimited:csv_encoder",
             writer="delimited:csv_writer",
+            is_read_in_blocks=True,
             vector_writer="vector_writer:write_text",
             vector_reader="vector_files:csv_vectors",
         ),
@@ -149,6 +163,7 @@ FORMATS = {
             delimiter="\t",
             encoder="delimited:tsv_encoder",
             writer="delimited:tsv_writer",
+            is_read_in_blocks=True,
         ),
         FileFormat(
             "npy",
@@ -157,6 +172,7 @@ FORMATS = {
             is_text=False,
             needs_seek=True,
             writer="arrays:npy_writer",
+            is_read_in_blocks=True,
             vector_writer="vector_writer:write_vectors",
             vector_reader="vector_files:array_vectors",
         ),
@@ -168,6 +184,7 @@ FORMATS = {
             needs_seek=True,
             writer="arrays:npz_writer",
             ragged_writer="ragged npz",
+            is_read_in_blocks=True,
             vector_writer="vector_writer:write_vectors",
             vector_reader="vector_files:array_vectors",
         ),
@@ -179,6 +196,7 @@ FORMATS = {
             needs_seek=True,
             writer="arrays:safetensors_writer",
             ragged_writer="ragged safetensors",
+            is_read_in_blocks=True,
             vector_writer="vector_writer:write_vectors",
             vector_reader="vector_files:array_vectors",
         ),
@@ -193,6 +211,7 @@ FORMATS = {
             is_columnar=True,
             required_module="parquet",
             writer="parquet:rows_writer",
+            is_read_in_blocks=True,
             vector_writer="vector_writer:write_parquet",
             vector_reader="vector_files:parquet_vectors",
         ),
@@ -207,14 +226,23 @@ FORMATS = {
             vector_reader="openai_batch:answered_vectors",
             width_check="openai_batch:check_width",
         ),
-        FileFormat(TXT, (".txt",), holds=Holds.TEXTS, encoder="plain_text:encoder"),
+        FileFormat(
+            TXT,
+            (".txt",),
+            holds=Holds.TEXTS,
+            encoder="plain_text:encoder",
+            is_read_in_blocks=True,
+        ),
         FileFormat(
             WHOLE_FILE,
             input_suffixes=(".md", ".markdown", ".rst"),
             holds=Holds.TEXTS,
             is_choice=False,
+            is_read_in_blocks=True,
         ),
-        FileFormat("conll", holds=Holds.ROWS, is_choice=False),  # words and tags, in examples
+        FileFormat(  # words and tags, in examples
+            "conll", holds=Holds.ROWS, is_choice=False, is_read_in_blocks=True
+        ),
         FileFormat(
             "ragged npz",
             holds=Holds.ARRAYS,
@@ -235,12 +263,20 @@ FORMATS = {
 }
 
 
-def names_of(holds: Holds, *, with_aliases: bool = False) -> tuple[str, ...]:
-    """Return the names of the formats that hold any of this, optionally with aliases of others."""
+def names_of(
+    holds: Holds, *, with_aliases: bool = False, for_input: bool = False
+) -> tuple[str, ...]:
+    """Return the names of the formats that hold any of this, optionally with aliases of others.
+
+    They are those that can be written, or with ``for_input``, those that can be read.
+    """
     return tuple(
         entry.name
         for entry in FORMATS.values()
-        if entry.is_choice and entry.holds & holds and (with_aliases or not entry.written_as)
+        if entry.is_choice
+        and entry.holds & holds
+        and (with_aliases or not entry.written_as)
+        and (entry.is_readable if for_input else entry.is_writable)
     )
 
 
@@ -260,19 +296,25 @@ LINES = (JSONL, TXT)  # formats with additional, faster encoders
 CHOICES = tuple(
     entry.name
     for entry in FORMATS.values()
-    if entry.is_choice and not entry.can_hold(Holds.REQUESTS)
+    if entry.is_choice and entry.is_writable and not entry.can_hold(Holds.REQUESTS)
 )
 ROW_CHOICES = names_of(Holds.ROWS, with_aliases=True)
 VECTOR_CHOICES = names_of(Holds.VECTORS, with_aliases=True)
-INPUT_CHOICES = ("auto", TXT, *ROW_CHOICES, *names_of(Holds.REQUESTS))
+INPUT_CHOICES = (
+    *("auto", TXT),
+    *names_of(Holds.ROWS, with_aliases=True, for_input=True),
+    *names_of(Holds.REQUESTS, for_input=True),
+)
 
 OUTPUT_SUFFIXES = {
     suffix: entry.written_as or entry.name
     for entry in FORMATS.values()
+    if entry.is_writable
     for suffix in entry.suffixes
 }
-INPUT_SUFFIXES = {suffix: entry.name for entry in FORMATS.values() for suffix in entry.suffixes} | {
-    suffix: entry.name for entry in FORMATS.values() for suffix in entry.input_suffixes
+READABLE = [entry for entry in FORMATS.values() if entry.is_readable]
+INPUT_SUFFIXES = {suffix: entry.name for entry in READABLE for suffix in entry.suffixes} | {
+    suffix: entry.name for entry in READABLE for suffix in entry.input_suffixes
 }
 
 if TYPE_CHECKING:

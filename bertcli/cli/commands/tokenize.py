@@ -370,7 +370,7 @@ class IdOptions(OptionGroup, panel=INPUT, record_class=Input):
     input_format = option(
         "auto: by the suffix; txt: a list of ids, a JSON list or a JSON object per line.",
         default="auto",
-        annotation=one_of("auto", TXT, *names_of(Holds.ROWS | Holds.ARRAYS)),
+        annotation=one_of("auto", TXT, *names_of(Holds.ROWS | Holds.ARRAYS, for_input=True)),
     )
     keep_fields = KEEP_FIELDS
     infer_types = INFER_TYPES
