@@ -73,7 +73,7 @@ def tokenize(texts: Any, *, quiet: bool = False, **options: Any) -> Rows:
     for batch in run:
         rows += task.rows(batch)
     display = PrintedDisplay(quiet)
-    display.warn(run.tally.truncation(tokenizer.cut_at(layout)))
+    display.warn(run.tally.truncation(tokenizer.truncated_length(layout)))
     reader.summarize(display)
     return rows
 

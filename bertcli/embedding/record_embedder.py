@@ -668,8 +668,8 @@ class RecordEmbedder:
     ) -> Sequence[Record]:
         """Return records as they are tokenized: with the prompt, lower-cased if the model says so.
 
-        With ``all_characters``, texts of a model2vec model are not cut to the characters that it
-        reads.
+        With ``all_characters``, texts of a model2vec model are not truncated to the characters that
+        it reads.
         """
         return prepare_records(
             records,
@@ -696,16 +696,16 @@ class RecordEmbedder:
 
     def _with_unread_counted(self, batch: TokenBatch, counts: TokenCounts) -> TokenBatch:
         """Return the window with the tokens of unread characters counted as dropped tokens."""
-        dropped = [*batch.dropped_tokens]
+        dropped_tokens = [*batch.dropped_tokens]
         for row, record in enumerate(self.prepare(batch.records, all_characters=True)):
             texts = [text for text in (record.text, record.pair) if isinstance(text, str)]
             unread = "".join(text[self._max_characters :] for text in texts)
             if unread:
                 tokens = self.runtime.tokenizer.core.encode(unread, add_special_tokens=False)
-                counts.truncated += not dropped[row]
+                counts.truncated += not dropped_tokens[row]
                 counts.cut += len(tokens)
-                dropped[row] += len(tokens)
-        return replace(batch, dropped_tokens=dropped)
+                dropped_tokens[row] += len(tokens)
+        return replace(batch, dropped_tokens=dropped_tokens)
 
     @cached_property
     def _reduction(self) -> Reduction:

@@ -255,7 +255,7 @@ class TokenizeJob(ShardJobBase):
             "extra": self.extra,
             "parse_special": self.parse_special,
         }
-        return ReadyJob(tokenizer, fingerprint, tokenizer.cut_at(self.layout))
+        return ReadyJob(tokenizer, fingerprint, tokenizer.truncated_length(self.layout))
 
     def make(
         self, tokenizer: Tokenizer, reader: Reader, output: Path, manifest_entries: ManifestEntries

@@ -90,9 +90,9 @@ class EmbeddingRunner:
         if ids[: len(before)] == before and ids[len(ids) - len(after) :] == after:
             ids = ids[len(before) : len(ids) - len(after)]
         kept = max(0, self.limit - len(before) - len(after))
-        dropped = max(0, len(ids) - kept)
+        dropped_tokens = max(0, len(ids) - kept)
         side = side or self.tokenizer.truncation_side
-        ids = ids[dropped:] if side == "left" else ids[: len(ids) - dropped]
+        ids = ids[dropped_tokens:] if side == "left" else ids[: len(ids) - dropped_tokens]
         framed = [*before, *ids, *after]
         is_special = [True] * len(before) + [False] * len(ids) + [True] * len(after)
         columns = {
@@ -105,7 +105,7 @@ class EmbeddingRunner:
         }
         record = Record("", line=index + 1)
         names = self.embedder.layout.columns
-        return Encoded(record, {name: columns[name] for name in names}, dropped, index)
+        return Encoded(record, {name: columns[name] for name in names}, dropped_tokens, index)
 
     def run(self, rows: Sequence[Encoded]) -> list[np.ndarray]:
         """Return the vector [D] of each text; its token vectors [L, D], or terms [k, 2]."""

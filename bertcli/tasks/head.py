@@ -356,8 +356,8 @@ class HeadTask(ABC):
         for _, windows in groupby(pairs, key=lambda pair: pair[0].sample):  # of one text
             items, window_outputs = zip(*windows, strict=True)
             fields = self.fields(items, window_outputs)
-            dropped = sum(item.dropped_tokens for item in items)
-            results.append(Result(items[0].record, items[0].sample, fields, dropped))
+            dropped_tokens = sum(item.dropped_tokens for item in items)
+            results.append(Result(items[0].record, items[0].sample, fields, dropped_tokens))
         return results
 
     def outputs(self, batch: Sequence[Encoded]) -> list[np.ndarray]:

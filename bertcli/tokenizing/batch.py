@@ -66,9 +66,9 @@ class Layout:
     def __post_init__(self) -> None:
         step = self.pad_to_multiple_of
         length = self.max_length
-        cuts = self.truncation != "do_not_truncate"
+        truncates = self.truncation != "do_not_truncate"
         pads = self.padding != "do_not_pad"
-        if cuts and pads and step and length and length % step:
+        if truncates and pads and step and length and length % step:
             raise UsageError(
                 f"{option('max_length', length)} is not a multiple of "
                 f"{option('pad_to_multiple_of', step)}",

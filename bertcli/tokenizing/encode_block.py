@@ -73,7 +73,7 @@ class TextEncoder(Protocol):
     def padding_id(self) -> int:
         """The id of the padding token."""
 
-    def cut_at(self, layout: Layout) -> int | None:
+    def truncated_length(self, layout: Layout) -> int | None:
         """Return the length to truncate to; None without truncation."""
 
     def room(self, length: int, layout: Layout, *, pair: bool) -> int:
@@ -122,7 +122,7 @@ def encode_as_lists(
     tokenizer: TextEncoder, block: RecordBatch, layout: Layout, skip: Skip, first: int
 ) -> TokenBatch:
     """Return the tokens of records as lists, without importing numpy."""
-    limit = tokenizer.cut_at(layout)
+    limit = tokenizer.truncated_length(layout)
     core = tokenizer.words_core if block.is_split else tokenizer.core
     inputs = [text if pair is None else (text, pair) for text, pair, *_ in block]
     encodings = core.encode_batch(inputs, block.is_split, layout.special_tokens)
@@ -237,7 +237,7 @@ def encode_as_arrays(
 
     from bertcli.tokenizing.ragged import offsets_of, spans
 
-    limit = tokenizer.cut_at(layout)
+    limit = tokenizer.truncated_length(layout)
     texts: Any = [*block.texts, *(block.pairs or ())]
     ids, offsets = tokenizer.engine([*chain.from_iterable(texts)] if block.is_split else texts)
     if block.is_split:

@@ -227,7 +227,7 @@ class Tokenizer:
         step = layout.pad_to_multiple_of or 1
         return -(-length // step) * step
 
-    def cut_at(self, layout: Layout) -> int | None:
+    def truncated_length(self, layout: Layout) -> int | None:
         """Return the length to truncate to; None without truncation.
 
         Raises UsageError for a length that leaves no room beside special tokens, or a stride that

@@ -70,15 +70,15 @@ def kept_lengths(first: int, second: int, room: int, strategy: str) -> Span:
     if strategy == "longest_first":
         shorter = min(first, second, room // 2)
         return (shorter, room - shorter) if first <= second else (room - shorter, shorter)
-    cuts_first = strategy == "only_first"
-    fixed = second if cuts_first else first
+    truncates_first = strategy == "only_first"
+    fixed = second if truncates_first else first
     if room <= fixed:
-        name = "second" if cuts_first else "first"
+        name = "second" if truncates_first else "first"
         raise InputError(
             f"{strategy}: the {name} text alone has {counted(fixed, 'token')}, and {room:,} fit",
             "shorten that text",
         )
-    return (room - fixed, fixed) if cuts_first else (fixed, room - fixed)
+    return (room - fixed, fixed) if truncates_first else (fixed, room - fixed)
 
 
 def dropped_tokens(lengths: Sequence[int], window: Window) -> int:

@@ -288,10 +288,10 @@ def _show_attention(report: FolderReport, options: AttentionOptions, views: View
     ids = options.extra_ids(report.config.fields_of_extra)
     texts = enumerate(options.attention or (), 1)
     records = [Record(text, options.pair, extra=ids, line=line) for line, text in texts]
-    for text_maps, dropped in record_attention(report, records, chosen_layers, heads, mean):
+    for text_maps, dropped_tokens in record_attention(report, records, chosen_layers, heads, mean):
         maps_of_texts.append(text_maps)
-        if dropped:
-            LOG.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped} dropped)")
+        if dropped_tokens:
+            LOG.warn(f"text truncated to {len(text_maps.tokens)} tokens ({dropped_tokens} dropped)")
     if options.output:
         write_maps(options.output, maps_of_texts, report, overwrite=options.overwrite)
         for text_maps in maps_of_texts:

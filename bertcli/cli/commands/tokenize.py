@@ -168,7 +168,7 @@ def tokenize(
         console.close(_write_token_ids(source, fields, output, file_format, model, tokenizer))
         return
     token_layout = _token_layout(layout, fields, mode, file_format)
-    tokenizer.cut_at(token_layout)  # raises for invalid lengths before anything is read
+    tokenizer.truncated_length(token_layout)  # raises for invalid lengths before anything is read
     if token_layout.padding == "max_length":
         tokenizer.max_length(token_layout)
     if token_layout.offset_unit != "char" and "offset_mapping" not in token_layout.columns:
@@ -258,7 +258,7 @@ def _report(run: TokenizeRun, layout: Layout, console: ConsoleOptions) -> None:
             f"{tally.too_long:,} of {tally.records:,} texts longer than the model's limit of "
             f"{limit} tokens (longest: {tally.longest}); --truncation true truncates them"
         )
-    console.warn_truncated(tally, run.tokenizer.cut_at(layout))
+    console.warn_truncated(tally, run.tokenizer.truncated_length(layout))
     console.warn_special_tokens(tally)
     if run.window and tally.records > run.window:
         console.note(
