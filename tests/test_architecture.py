@@ -71,7 +71,7 @@ model_folder/tensors model_folder/weights
 embedding/record_embedder embedding/embed_run embedding/sentence_modules
 embedding/options embedding/pooling
 embedding/late_interaction embedding/sparse
-engines/compute engines/openvino_engine engines/openvino_graph
+engines/compute engines/openvino_engine engines/openvino_graph engines/openvino_inputs
 engines/engine engines/runtime engines/static_engine
 """.split()  # noqa: SIM905
 # `except Exception`, and why nothing narrower will do.

@@ -1,8 +1,7 @@
 """The CPU engine: OpenVINO compiles and runs the graph that is built from a model's weights.
 
-Texts are padded to one of 8 lengths per octave (at most 12.5 % padding), and a batch has texts of
-one padded length. So vectors are bit-identical in any batch, order and number of threads, and
-OpenVINO prepares itself for few shapes, each of which takes longer than a small batch.
+A graph that is built here takes packed texts. Those of files take padded texts, and so do graphs of
+bfloat16, whose attention has not been shown to give the same bits with more padding.
 """
 
 from __future__ import annotations
@@ -30,60 +29,31 @@ from bertcli.engines.engine import (
     Outputs,
     PackedTokens,
     Reduction,
-    StateSelection,
     WaitForOutputs,
     combine_layers,
 )
 from bertcli.engines.openvino_graph import (
-    IDS,
     LOGITS,
-    MASK,
-    READ,
     STATES,
     TYPES,
     Node,
     OpenvinoNetwork,
     build_graph,
 )
+from bertcli.engines.openvino_inputs import PackedTexts, PaddedTexts, TextForm
 from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.model_folder.files import GRAPH_FORMATS, GRAPHS, graph_files
 from bertcli.model_folder.weights import Weights, read_weights
-from bertcli.tokenizing.batch import EXTRA
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import Indices
 
-    Inputs = dict[str, np.ndarray]
-
 TOKENS_PER_BATCH = 2048  # they fit the cache of a CPU core
 SCORED_TOKENS_PER_BATCH = 256  # tokens of a batch with scores of the whole vocabulary
-LAST_STATES = StateSelection()  # the last layer, of all tokens
 OPTIMUM_NAMES = {STATES: "token_embeddings"}  # output -> its name in sentence models of optimum
 # The ONNX operation whose 8-bit range is that of the whole batch.
 DYNAMIC_RANGE = b"DynamicQuantizeLinear"
-
-
-def padded_lengths(lengths: Indices, longest: int) -> Indices:
-    """Return the padded lengths of texts: one of 8 lengths between two powers of two.
-
-    Padding ends at ``longest`` tokens, the number of positions of the model.
-    """
-    steps = 1 << np.maximum(np.frexp(lengths)[1] - 4, 0)
-    return np.minimum(lengths + -lengths % steps, np.maximum(lengths, longest))
-
-
-def inputs_of(
-    tokens: PackedTokens, longest: int, selection: StateSelection = LAST_STATES
-) -> Inputs:
-    """Return the inputs of a graph by name, int64 [B, L], for texts of one padded length."""
-    length = int(padded_lengths(tokens.lengths[:1], longest)[0])
-    columns, token_indices, mask = tokens.padded(length)
-    names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in tokens.extra_embeddings))
-    return dict(zip(names, columns, strict=True)) | {
-        MASK: mask.astype(np.int64),
-        READ: token_indices.take(selection.token_indices(tokens)),
-    }
 
 
 @dataclass
@@ -96,8 +66,8 @@ class CompiledModel(Engine):
     spec: ModelSpec
     dtype: str
     graph_file: Path | None  # None if the graph was built from weights
+    form: TextForm
     backend: Backend = "openvino"
-    alone: bool = False  # True if a text must run alone and unpadded, or others change its vector
 
     def __post_init__(self) -> None:
         compute = self.spec.compute
@@ -125,29 +95,17 @@ class CompiledModel(Engine):
     pool_first = packed_logits  # a `Reduction` calls it as that of a torch model
 
     def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
-        """Yield the indices of texts of one padded length, the longest first.
-
-        A batch has at most ``budget`` padded tokens, or one text.
-        """
-        if self.alone:
-            yield from np.arange(len(tokens))[:, None]
-            return
-        lengths = padded_lengths(tokens.lengths, self.config.most_tokens)
-        order = np.argsort(-tokens.lengths, kind="stable")
-        ends = np.flatnonzero(np.diff(lengths[order])) + 1
-        groups = np.split(order, ends) if len(order) else []
-        for group in groups:
-            size = budget // max(1, int(lengths[group[0]]))
+        """Yield the batches of the form, smaller where scores of the vocabulary are read."""
+        for batch in self.form.batches(tokens, budget):
+            size = len(batch)
             if HEAD_PARTS[self.spec.architecture].words:
-                most_scored = max(1, *self.spec.selection.row_counts(tokens.take(group)))
-                size = min(size, SCORED_TOKENS_PER_BATCH // most_scored)
-            size = max(1, size)
-            yield from np.split(group, range(size, len(group), size))
+                most_scored = max(1, *self.spec.selection.row_counts(tokens.take(batch)))
+                size = max(1, SCORED_TOKENS_PER_BATCH // most_scored)
+            yield from np.split(batch, range(size, len(batch), size))
 
     def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
-        """Run a batch of texts of one padded length."""
-        longest = int(batch.lengths[0]) if self.alone else self.config.most_tokens
-        arrays = inputs_of(batch, longest, self.spec.selection)
+        """Run a batch that `batches` has formed."""
+        arrays = self.form.inputs(batch, self.spec.selection)
         inputs = {name: self.tensor_class(arrays[name]) for name in self.input_names}
         layers = list(self.request.infer(inputs, False, False).values())  # copies
         selection = self.spec.selection
@@ -166,7 +124,7 @@ class CompiledModel(Engine):
             "cpu": cpu_features(),
             "dtype": self.dtype,
             **digests,
-            "kernel": "rows of eight lengths an octave",
+            "kernel": self.form.kernel,
             "device": "cpu",
             "threads": None,
             "batch_tokens": self.budget,
@@ -203,7 +161,7 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
         weights = Weights(config, spec.architecture, {})
     else:
         weights = read_weights(spec.folder, spec.architecture, spec.pooler)
-    net = OpenvinoNetwork(weights)
+    net = OpenvinoNetwork(weights, is_packed=not file and dtype == "float32")
     graph = build_graph(net, spec, output_of_file(net, file) if file else None)
     properties = compile_settings(dtype, compute.threads, parallel=compute.parallel is True)
     # The result refers to the net, which owns the memory, in case nobody waits for it.
@@ -216,8 +174,11 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
             raise
         reason = str(error).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
-    alone = bool(file and has_dynamic_ranges(file))
-    return CompiledModel(model, graph, weights, spec, dtype, file, alone=alone)
+    form: TextForm = PackedTexts()
+    if not net.is_packed:
+        alone = bool(file and has_dynamic_ranges(file))
+        form = PaddedTexts(config.most_tokens, alone=alone)
+    return CompiledModel(model, graph, weights, spec, dtype, file, form)
 
 
 def compile_graph(graph: Any, properties: Mapping[str, str | int]) -> Any:

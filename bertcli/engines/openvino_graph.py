@@ -1,10 +1,14 @@
 """The network as an OpenVINO graph, built from a config and mapped weights.
 
 The operations are those of `models`. Differences of a family come from the same `Structure`, and
-weights have their canonical names. Letters: `B` texts, `L` padded length, `H` heads, `D` head size,
-`n` tokens or texts whose states are read. A hidden state is [B, L, hidden].
+weights have their canonical names.
 
-    network = OpenvinoNetwork(read_weights(folder, "BertModel", pooler=False))
+The tokens of a batch are packed, [T], or in an exported graph padded, [B, L]. Their hidden states
+are [T, hidden] or [B, L, hidden], here [..., hidden]. Attention pads packed tokens: each text has
+`K` slots, in a padded graph `K` = `L`. Other letters: `B` texts, `H` heads, `D` head size, `n`
+tokens or texts whose states are read.
+
+    network = OpenvinoNetwork(read_weights(folder, "BertModel", pooler=False), is_packed=True)
     graph = build_graph(network, spec)     # openvino.Model, not compiled
 """
 
@@ -48,11 +52,15 @@ DEFAULT_ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {  # of operations
     "ReduceMean": {"keep_dims": False},
     "ReduceProd": {"keep_dims": False},
 }
-# Names of the inputs of a graph, int64 [B, L].
+# Names of the inputs of a graph, int64. Those of tokens are [T], or [B, L] if padded.
 IDS = "input_ids"
-MASK = "attention_mask"
 TYPES = "token_type_ids"
-READ = "read"  # a further input: indices of the tokens whose states are read, in [B * L]: [n]
+MASK = "attention_mask"  # [B, L]: not 0 for tokens; of a padded graph
+POSITIONS = "positions"  # [T]: of a packed graph, as the following
+SLOTS = "slots"  # [B, K]: the index of the token in each slot, any index in a slot without token
+SLOTS_OF_TOKENS = "slots_of_tokens"  # [T]: the index of each token's slot in [B * K]
+ATTENDED = "attended"  # [B]: number of tokens per text, from the first, that are attended to
+READ = "read"  # [n]: indices of the tokens whose states are read, in [T] or [B * L]
 # Names of the outputs of exported graphs.
 STATES = "last_hidden_state"
 LOGITS = "logits"
@@ -63,9 +71,10 @@ class OpenvinoNetwork:
     """Creates the nodes of a model's graph. OpenVINO merges equal nodes when it compiles."""
 
     weights: Weights
+    is_packed: bool = False
     wide_activations: dict[int, Node] = field(
         default_factory=dict
-    )  # layer -> activations [B, L, units]
+    )  # layer -> activations [..., units]
     constants: dict[str, Node] = field(default_factory=dict)  # tensors of the file, by name
 
     def __post_init__(self) -> None:
@@ -74,12 +83,19 @@ class OpenvinoNetwork:
         self.structure = self.config.structure
         self.factory = self.core.NodeFactory(OPERATIONS)
         self.inputs: dict[str, Any] = {}
-        self.ids = self.parameter(IDS, 2)
-        self.mask = self.parameter(MASK, 2)
+        self.ids = self.token_parameter(IDS)
         self.types: Node | None = None
         if self.structure.token_types:
-            self.types = self.parameter(TYPES, 2)
-        self.is_token = self("Greater", self.mask, 0)  # false for padding, [B, L]
+            self.types = self.token_parameter(TYPES)
+        if self.is_packed:
+            self.slots = self.parameter(SLOTS, 2)
+            self.slots_of_tokens = self.parameter(SLOTS_OF_TOKENS, 1)
+            self.positions = self.parameter(POSITIONS, 1)
+            attended = self("Unsqueeze", self.parameter(ATTENDED, 1), 1)
+            self.is_token = self("Less", self.slot_positions, attended)
+        else:
+            self.positions = self.slot_positions
+            self.is_token = self("Greater", self.parameter(MASK, 2), 0)
 
     def __call__(self, operation: str, *inputs: Node | Numbers, **attributes: object) -> Node:
         """Return the output of an operation; inputs that are numbers become constants."""
@@ -96,6 +112,10 @@ class OpenvinoNetwork:
         if array.dtype == np.float64:
             array = array.astype(np.float32)
         return self.core.op.Constant(array).output(0)
+
+    def token_parameter(self, name: str) -> Node:
+        """Return a new input of the graph with a number for each token."""
+        return self.parameter(name, 1 if self.is_packed else 2)
 
     def parameter(self, name: str, axes: int) -> Node:
         """Return a new input of the graph, int64 with this number of axes."""
@@ -132,33 +152,45 @@ class OpenvinoNetwork:
         """Return a tensor as float32."""
         return self.float32(self.stored(name))
 
-    # --- positions and distances in a batch ---
+    # --- texts of a batch ---
+
+    def in_slots(self, x: Node) -> Node:
+        """Return the values of tokens [...] by text: [B, K, ...]. Slots without token have any."""
+        return self("Gather", x, self.slots, 0) if self.is_packed else x
+
+    def by_token(self, x: Node) -> Node:
+        """Return the values [B, K, ...] of slots by token: [T, ...], or [B, L, ...] if padded."""
+        if not self.is_packed:
+            return x
+        return self("Gather", without_text_axis(self, x), self.slots_of_tokens, 0)
 
     @cached_property
-    def positions(self) -> Node:
-        """The positions of tokens, 0 to L-1: [L]."""
-        size = self("Gather", self("ShapeOf", self.ids), 1, 0)
+    def slot_positions(self) -> Node:
+        """The positions of slots in their text, 0 to K-1: [K]."""
+        size = self("Gather", self("ShapeOf", self.slots if self.is_packed else self.ids), 1, 0)
         return self("Range", 0, size, 1)
 
     @cached_property
     def distances(self) -> Node:
-        """The position of each query minus that of each key, [L, L]."""
-        return self("Subtract", self("Unsqueeze", self.positions, 1), self.positions)
+        """The position of each query minus that of each key, [K, K]."""
+        return self("Subtract", self("Unsqueeze", self.slot_positions, 1), self.slot_positions)
 
-    def lookup_by_distance(self, table: np.ndarray) -> Node:
-        """Return the entry of a table for the distance of each query and key, [L, L].
+    def lookup_by_distance(self, table: np.ndarray | Node, furthest: int) -> Node:
+        """Return the entry of a table for the distance of each query and key, [K, K, ...].
 
-        The middle of the table is the distance 0. Greater distances have the entries at its ends.
+        The table has an entry for each distance from -``furthest`` to ``furthest``. Greater
+        distances have the entries at its ends.
         """
-        furthest = len(table) // 2
         clipped = self("Maximum", self("Minimum", self.distances, furthest), -furthest)
         return self("Gather", table, self("Add", clipped, furthest), 0)
 
     @cached_property
     def bucket_bias(self) -> Node:
-        """The bias of each distance, [H, L, L], from the table that layers share."""
+        """The bias of each distance, [H, K, K], from the table that layers share."""
         weight = self.weight("bert.encoder.relative_attention_bias.weight")
-        biases = self("Gather", weight, self.lookup_by_distance(distance_buckets()), 0)
+        buckets = distance_buckets()
+        rows = self.lookup_by_distance(buckets, len(buckets) // 2)
+        biases = self("Gather", weight, rows, 0)
         return self("Transpose", biases, [2, 0, 1])
 
 
@@ -167,6 +199,12 @@ def named_node(node: Node, name: str) -> Node:
     node.get_tensor().set_names({name})
     node.get_node().set_friendly_name(name)
     return node
+
+
+def without_text_axis(net: OpenvinoNetwork, x: Node) -> Node:
+    """Return [B, K, ...] as [B * K, ...]."""
+    sizes = [size.get_length() for size in list(x.get_partial_shape())[2:]]
+    return net("Reshape", x, [-1, *sizes])
 
 
 # --- layers that work on the last axis ---
@@ -213,7 +251,7 @@ def apply_activation(net: OpenvinoNetwork, x: Node, name: object) -> Node:
 
 
 def lookup(net: OpenvinoNetwork, name: str, ids: Node) -> Node:
-    """Return the rows of a table for ids [..., L] as float32; the table is not converted."""
+    """Return the rows of a table for ids [...] as float32; the table is not converted."""
     return net.float32(net("Gather", net.stored(f"{name}.weight"), ids, 0))
 
 
@@ -236,7 +274,7 @@ def embeddings(net: OpenvinoNetwork) -> Node:
                 waves = sinusoids(config.table_size, config.most_tokens)
                 x = net("Add", x, net("Gather", waves, net.positions, 0))
     for name in config.extra_embeddings:
-        ids = net.parameter(f"{EXTRA}{name}", 2)
+        ids = net.token_parameter(f"{EXTRA}{name}")
         x = net("Add", x, lookup(net, f"{prefix}.extra.{name}", ids))
     if structure.embedding_norm:
         x = layer_norm(net, x, f"{prefix}.LayerNorm")
@@ -246,16 +284,16 @@ def embeddings(net: OpenvinoNetwork) -> Node:
 
 
 def position_rows(net: OpenvinoNetwork) -> Node:
-    """Return the rows of the table of positions, [L] or [B, L]; padding is not counted.
+    """Return the row of each token in the table of positions; padding tokens are not counted.
 
     Like `after_padding` in models/positions.py.
     """
     if not net.structure.first_position:
         return net.positions
     padding = net.structure.first_position - 1
-    is_token = net("Select", net("Equal", net.ids, padding), 0, 1)
-    count = net("CumSum", is_token, 1, exclusive=False, reverse=False)
-    return net("Add", net("Multiply", count, is_token), padding)
+    is_counted = net("Select", net("Equal", net.in_slots(net.ids), padding), 0, 1)
+    count = net("CumSum", is_counted, 1, exclusive=False, reverse=False)
+    return net.by_token(net("Add", net("Multiply", count, is_counted), padding))
 
 
 def sinusoids(width: int, positions: int) -> np.ndarray:
@@ -270,19 +308,20 @@ def sinusoids(width: int, positions: int) -> np.ndarray:
 
 
 def self_attention(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
-    """Attend from x [B, L, hidden] to the tokens of the same texts; return [B, L, H*D]."""
+    """Attend from x [..., hidden] to the tokens of the same texts; return [..., H*D]."""
     name = f"bert.encoder.layer.{layer}.attention.self"
     heads = net.config.heads(layer)
     key_value_heads = net.config.key_value_heads(layer)
     size = net.config.head_size
 
-    def projected(projection: str, count: int) -> Node:  # [B, count, L, D]
-        split = net("Reshape", linear(net, x, f"{name}.{projection}"), [0, 0, count, size])
+    def projected(projection: str, count: int) -> Node:  # [B, count, K, D]
+        of_slots = net.in_slots(linear(net, x, f"{name}.{projection}"))
+        split = net("Reshape", of_slots, [0, 0, count, size])
         if net.structure.norm_heads and projection != "value":
             split = layer_norm(net, split, f"{name}.{projection}_LayerNorm")
         return net("Transpose", split, [0, 2, 1, 3])
 
-    def for_queries(shared: Node) -> Node:  # [B, H, L, D]
+    def for_queries(shared: Node) -> Node:  # [B, H, K, D]
         if key_value_heads == heads:
             return shared
         return net("Gather", shared, np.arange(heads) // (heads // key_value_heads), 1)
@@ -294,18 +333,19 @@ def self_attention(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
     k = for_queries(k)
     bias = attention_bias(net, layer, distance_bias)
     output = net("ScaledDotProductAttention", q, k, v, bias, causal=False)
-    return net("Reshape", net("Transpose", output, [0, 2, 1, 3]), [0, 0, heads * size])
+    output = net("Reshape", net("Transpose", output, [0, 2, 1, 3]), [0, 0, heads * size])
+    return net.by_token(output)
 
 
 def attention_bias(net: OpenvinoNetwork, layer: int, distance_bias: Node | float) -> Node:
-    """Return the bias of the scores, [B, H, L, L]: that of distances, or MASKED_SCORE.
+    """Return the bias of the scores, [B, H, K, K]: that of distances, or MASKED_SCORE.
 
     The penalty replaces the bias of distances, because in 8 bits their sum would be rounded.
     There is always a bias: OpenVINO 2026.4 computes attention without one wrongly from 16 tokens.
     """
     windows = net.structure.windows
     reach = windows[layer] if windows else None
-    visible = net("Unsqueeze", net.is_token, [1, 2])  # [B, 1, 1, L]
+    visible = net("Unsqueeze", net.is_token, [1, 2])  # [B, 1, 1, K]
     if net.config.is_decoder:
         visible = net("LogicalAnd", visible, net("GreaterEqual", net.distances, 0))
     if reach is not None:
@@ -317,7 +357,7 @@ def attention_bias(net: OpenvinoNetwork, layer: int, distance_bias: Node | float
 def apply_positions(
     net: OpenvinoNetwork, layer: int, q: Node, k: Node
 ) -> tuple[Node, Node, Node | float]:
-    """Return queries and keys [B, H, L, D], rotated or scaled, and the bias of their distances.
+    """Return queries and keys [B, H, K, D], rotated or scaled, and the bias of their distances.
 
     Like the classes of `Distance` in models/positions.py.
     """
@@ -334,9 +374,9 @@ def apply_positions(
         turns = rotary_frequencies(config.head_size, structure.rotary[layer])
         return rotate(net, q, turns), rotate(net, k, turns), 0.0
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
-        rows = net("Add", net.distances, config.max_position_embeddings - 1)
-        vectors = net("Gather", net.weight(f"{name}.weight"), rows, 0)
-        vectors = net("Divide", vectors, math.sqrt(config.head_size))  # [L, L, D]
+        furthest = config.max_position_embeddings - 1
+        vectors = net.lookup_by_distance(net.weight(f"{name}.weight"), furthest)
+        vectors = net("Divide", vectors, math.sqrt(config.head_size))  # [K, K, D]
         scores = net("Einsum", q, vectors, equation="bhid,ijd->bhij")
         if config.position_embedding_type == "relative_key_query":
             key_scores = net("Einsum", k, vectors, equation="bhjd,ijd->bhij")
@@ -346,10 +386,10 @@ def apply_positions(
 
 
 def rotate(net: OpenvinoNetwork, x: Node, turns: np.ndarray) -> Node:
-    """Rotate x [B, H, L, D] by angles proportional to the position; `turns` is [D / 2]."""
+    """Rotate x [B, H, K, D] by angles proportional to the position; `turns` is [D / 2]."""
     half = net.config.head_size // 2
-    positions = net.float32(net("Unsqueeze", net.positions, 1))
-    angles = net("Multiply", positions, np.tile(turns, 2)[None])  # [L, D]
+    positions = net.float32(net("Unsqueeze", net.slot_positions, 1))
+    angles = net("Multiply", positions, np.tile(turns, 2)[None])  # [K, D]
     signs = np.repeat([-1.0, 1.0], half)
     cos = net("Cos", angles)
     sin = net("Multiply", net("Sin", angles), signs)
@@ -364,8 +404,9 @@ def disentangled_scores(
     q: Node,
     k: Node,
 ) -> Node:
-    """Return the scores of queries and keys with their distance, [B, H, L, L]."""
-    rows = net.lookup_by_distance(distance_rows(disentangled))  # [L, L]
+    """Return the scores of queries and keys with their distance, [B, H, K, K]."""
+    table = distance_rows(disentangled)
+    rows = net.lookup_by_distance(table, len(table) // 2)  # [K, K]
     total: Node = 0.0
     if disentangled.word_to_distance:
         vectors = distance_vectors(net, disentangled, name, "key")
@@ -378,8 +419,8 @@ def disentangled_scores(
 
 
 def scores_at_rows(net: OpenvinoNetwork, x: Node, vectors: Node, rows: Node) -> Node:
-    """Return the scores of x [B, H, L, D] with the vectors [H, 2 span, D] in `rows` [L, L]."""
-    scores = net("MatMul", x, vectors)  # [B, H, L, 2 span]
+    """Return the scores of x [B, H, K, D] with the vectors [H, 2 span, D] in `rows` [K, K]."""
+    scores = net("MatMul", x, vectors)  # [B, H, K, 2 span]
     batch_and_heads = net("Gather", net("ShapeOf", scores), [0, 1], 0)
     shape = net("Concat", batch_and_heads, net("ShapeOf", rows), axis=0)
     return net("GatherElements", scores, net("Broadcast", rows, shape), axis=3)
@@ -423,7 +464,7 @@ def feed_forward(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
 
 
 def encoder_layer(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
-    """Run a layer for x [B, L, hidden]; return [B, L, hidden]."""
+    """Run a layer for x [..., hidden]; return [..., hidden]."""
     name = f"bert.encoder.layer.{layer}"
     structure = net.structure
     norm_first = structure.norm_first
@@ -446,27 +487,28 @@ def encoder_layer(net: OpenvinoNetwork, layer: int, x: Node) -> Node:
 def parallel_convolution(
     net: OpenvinoNetwork, x: Node, output: Node, convolution: Convolution
 ) -> Node:
-    """Add the convolution of x, the embeddings, to the ``output`` of a layer: [B, L, hidden].
+    """Add the convolution of x, the embeddings, to the ``output`` of a layer: [..., hidden].
 
     Source: ConvLayer in transformers' modeling_deberta_v2.py.
     """
     name = "bert.encoder.conv"
     groups = convolution.groups
     pad = convolution.size // 2
-    x = net("Select", net("Unsqueeze", net.is_token, 2), x, 0.0)
+    x = net("Select", net("Unsqueeze", net.is_token, 2), net.in_slots(x), 0.0)
     weight = net.weight(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
     group_width = net.config.hidden_size // groups
     weight = net("Reshape", weight, [groups, group_width, group_width, convolution.size])
     attributes = {"strides": [1], "pads_begin": [pad], "pads_end": [pad], "dilations": [1]}
     x = net("Transpose", x, [0, 2, 1])
     x = net("GroupConvolution", x, weight, auto_pad="explicit", **attributes)
-    x = net("Add", net("Transpose", x, [0, 2, 1]), net.weight(f"{name}.conv.bias"))
+    x = net.by_token(net("Transpose", x, [0, 2, 1]))
+    x = net("Add", x, net.weight(f"{name}.conv.bias"))
     x = apply_activation(net, x, convolution.activation)
     return layer_norm(net, net("Add", output, x), f"{name}.LayerNorm")
 
 
 def hidden_states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
-    """Return the hidden states of these layers, each [B, L, hidden]; 0 is the embeddings.
+    """Return the hidden states of these layers, each [..., hidden]; 0 is the embeddings.
 
     Layers above the last of these are not part of the graph.
     """
@@ -489,11 +531,11 @@ def hidden_states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
 
 
 def token_means(net: OpenvinoNetwork, x: Node) -> Node:
-    """Return the mean over the tokens of each text, [B, hidden], of x [B, L, hidden]."""
+    """Return the mean over the tokens of each text, [B, hidden], of x [..., hidden]."""
     is_token = net("Unsqueeze", net.is_token, 2)
-    total = net("ReduceSum", net("Select", is_token, x, 0.0), [1])
-    lengths = net("ReduceSum", net.mask, [1])
-    return net("Divide", total, net.float32(net("Unsqueeze", lengths, 1)))
+    total = net("ReduceSum", net("Select", is_token, net.in_slots(x), 0.0), [1])
+    lengths = net("ReduceSum", net("Select", is_token, 1.0, 0.0), [1])
+    return net("Divide", total, lengths)
 
 
 def pooler(net: OpenvinoNetwork, x: Node) -> Node:
@@ -573,7 +615,8 @@ def build_graph(net: OpenvinoNetwork, spec: ModelSpec, file_output: Node | None 
 
 
 def select_tokens(net: OpenvinoNetwork, outputs: Sequence[Node]) -> list[Node]:
-    """Return the rows [n, ...] of outputs [B, L, ...] that the input READ selects."""
+    """Return the rows [n, ...] of outputs [T, ...] or [B, L, ...] that the input READ selects."""
     indices = net.parameter(READ, 1)
-    width = [size.get_length() for size in list(outputs[0].get_partial_shape())[2:]]
-    return [net("Gather", net("Reshape", x, [-1, *width]), indices, 0) for x in outputs]
+    if not net.is_packed:
+        outputs = [without_text_axis(net, x) for x in outputs]
+    return [net("Gather", x, indices, 0) for x in outputs]

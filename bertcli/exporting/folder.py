@@ -29,7 +29,6 @@ from bertcli.embedding.sentence_modules import (
 )
 from bertcli.engines.compute import compile_settings, import_nncf, import_openvino
 from bertcli.engines.engine import PackedTokens, StateSelection
-from bertcli.engines.openvino_engine import inputs_of
 from bertcli.engines.openvino_graph import (
     LOGITS,
     STATES,
@@ -41,6 +40,7 @@ from bertcli.engines.openvino_graph import (
     logits,
     token_means,
 )
+from bertcli.engines.openvino_inputs import PaddedTexts
 from bertcli.errors import BertcliError, ModelError, UsageError, option
 from bertcli.exporting.graphs import (
     VECTORS,
@@ -190,7 +190,7 @@ def export(
     if nncf_module:
         for index, text in enumerate(texts):
             if index % HELD_OUT_INTERVAL:
-                sample.append(inputs_of(text, config.most_tokens))
+                sample.append(PaddedTexts(config.most_tokens).inputs(text))
         if options.accuracy == "high":
             weights = split_outliers(weights, sample)
     elif options.dtype == "bfloat16":
@@ -299,7 +299,7 @@ def agreement(
     largest_difference = 0.0
     reading = model.runtime.spec.selection
     for text in texts:
-        inputs = inputs_of(text, model.runtime.config.most_tokens)
+        inputs = PaddedTexts(model.runtime.config.most_tokens).inputs(text)
         outputs = compiled({name: inputs[name] for name in names})
         if isinstance(model, RecordEmbedder):
             (expected,) = model.vectors_of(text)

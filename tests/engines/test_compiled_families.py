@@ -12,6 +12,7 @@ from model_reference import TINY, randomise
 from task_models import SIZES, tokenizer
 
 from bertcli.embedding.pooling import Pooling
+from bertcli.engines import openvino_inputs
 from bertcli.engines.compute import Compute, has_bfloat16
 from bertcli.engines.engine import ModelSpec, PackedTokens, Runtime, StateSelection, result_of
 from bertcli.engines.openvino_engine import open_compiled
@@ -76,6 +77,32 @@ def test_vectors_are_those_of_torch_and_have_the_same_bits_in_any_batch(
             np.testing.assert_allclose(ours, torchs, atol=1e-5)
         shuffled = vectors([TEXTS[at] for at in ORDER], *chosen, *compiled, "--batch-tokens", 40)
         assert np.array_equal(shuffled, ours[ORDER])
+
+
+LONG = {"max_position_embeddings": 4096}
+LONG_MODELS = [
+    {},
+    {"model_type": "gte"},
+    {"model_type": "modernbert", "pad_token_id": 0, "local_attention": 128},
+    {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+]
+
+
+@pytest.mark.parametrize("changes", LONG_MODELS, ids=lambda it: it.get("model_type", "bert"))
+def test_a_text_has_the_same_bits_beside_a_much_longer_one(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(openvino_inputs, "PADDING_PRODUCTS", 1 << 40)  # all in one batch
+    config = BertConfig.from_dict({**TINY, **LONG, **changes})
+    save(randomise(BertModel(config, pooler=False)).eval(), config, tmp_path)
+    lengths = [3, 17, 100, 513, 530, 700, 1023, 1040, 1500, 2050]
+    ids = np.random.default_rng(0).integers(1, 97, sum(lengths))
+    columns = np.stack([ids, np.zeros_like(ids)], 1).astype(np.uint32)
+    texts = PackedTokens(columns, np.cumsum([0, *lengths]))
+    spec = ModelSpec(ModelFolder(tmp_path), Compute(dtype="float32", batch_tokens=sum(lengths)))
+    runtime = Runtime(spec, None, [open_compiled(spec, lambda: None)])
+    together = result_of(runtime.run(texts, Pooling(("none",))))
+    for index, states in enumerate(together):
+        alone = result_of(runtime.run(texts.take(np.array([index])), Pooling(("none",))))
+        assert np.array_equal(alone[0], states)
 
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
