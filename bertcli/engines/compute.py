@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import BertcliError, UsageError, option
+from bertcli.io.system_calls import return_large_blocks
 from bertcli.versions import install_command, versions
 
 # On systems with /proc (Linux).
@@ -167,6 +168,7 @@ def openvino_core() -> Any:
         if OPENVINO_CORE in sys.modules:  # another thread was faster
             return sys.modules[OPENVINO_CORE]
         os.environ.setdefault(*KERNEL_CACHE)  # read when the first kernel is created
+        return_large_blocks()  # of batches: kept, they take more memory than the weights
         if OPENVINO in sys.modules:
             return _import_or_explain(OPENVINO_CORE)
         return _import_or_explain(OPENVINO_CORE, load=_load_core)
