@@ -300,12 +300,23 @@ class Runtime:
     ) -> deque[PendingBatch]:
         """Divide texts into batches, and start them if there are threads."""
         pending: deque[PendingBatch] = deque()
-        for batch in self.engine.batches(tokens.take(rows), self.budget):
+        tokens_of_rows = tokens.take(rows)
+        for batch in self.engine.batches(tokens_of_rows, self._budget_of(tokens_of_rows)):
             run_batch = partial(self._run_batch, tokens, reduction, rows[batch])
             future = self.threads.submit(run_batch) if self.threads else None
             wait = future.result if future else run_batch
             pending.append(PendingBatch(rows[batch], wait, future))
         return pending
+
+    def _budget_of(self, tokens: PackedTokens) -> int:
+        """Return the maximum tokens of a batch of these texts.
+
+        Few texts are divided among all engines, if this does not change their vectors.
+        """
+        if self.engines == 1 or not self.engine.same_bits or not len(tokens):
+            return self.budget
+        share = len(tokens.ids) // self.engines + int(tokens.lengths.max()) // 2
+        return max(1, min(self.budget, share))
 
     def _run_batch(
         self, tokens: PackedTokens, reduction: Reduction | ReductionByText, rows: Indices
@@ -380,33 +391,35 @@ class Runtime:
 
 
 class AdaptiveRuntime(Runtime):
-    """A runtime that runs a single batch on all threads, and several batches in parallel.
+    """A runtime that runs one text on all threads, and many in several batches at the same time.
 
-    The first run of several batches starts a thread that compiles the model for that, which takes
-    the memory of a second model. Until it is done, batches run one after another, and always if the
+    A thread compiles the model for several batches once there have been enough texts. The model is
+    then in memory twice. Until it is compiled, batches run one after another, and always if the
     engine has no `parallel_engines`.
     """
 
     opening: Future[Runtime | None] | None = None  # of `parallel_runtime`, once it was started
+    tokens_together = 0  # tokens of the runs of several texts, until `opening`
 
     def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
-        """Run batches in parallel if there are enough for all engines; see the class."""
+        """Run batches at the same time if there are texts for all engines; see the class."""
         parallel = self.parallel_runtime
         if parallel is not None:  # if memory ran out in one of them, both have smaller batches
             self.budget = min(self.budget, parallel.budget)
             parallel.budget = self.budget
-        batches = sum(1 for _ in self.engine.batches(tokens, self.budget))
-        if parallel is not None and batches >= parallel.engines:
-            return parallel.run(tokens, reduction)
-        if batches > 1 and self.opening is None:
-            self._start_opening()
+            if len(tokens) >= parallel.engines:
+                return parallel.run(tokens, reduction)
+        if self.opening is None and len(tokens) > 1:
+            self.tokens_together += len(tokens.ids)
+            if self.tokens_together > self.budget:
+                self._start_opening()
         return super().run(tokens, reduction)
 
     @property
     def parallel_runtime(self) -> Runtime | None:
         """The runtime of the parallel engines, once it is open.
 
-        None before, and if there are no such engines or not enough memory for them.
+        None before, and if there are no such engines or they cannot be opened.
         """
         if self.opening is None or not self.opening.done():
             return None
@@ -421,14 +434,13 @@ class AdaptiveRuntime(Runtime):
         thread.shutdown(wait=False)
 
     def _open_parallel(self) -> Runtime | None:
-        """Return a runtime of several engines; None without those, or without memory for them."""
+        """Return a runtime of several engines, or None with a warning if they cannot be opened."""
         try:
             engine = self.engine.compiled_for_parallel()
             engines = [engine, *engine.parallel_engines()]
-        except (RuntimeError, MemoryError) as failed:
-            if not out_of_memory(failed):
-                raise
-            LOG.warn("too little memory to run batches in parallel")
+        except (RuntimeError, MemoryError, OSError, BertcliError) as failed:
+            reason = "too little memory" if out_of_memory(failed) else str(failed)
+            LOG.warn(f"batches run one after another: {reason.strip().splitlines()[-1]}")
             return None
         if len(engines) == 1:
             return None

@@ -1,5 +1,7 @@
 """Batches that run at once on a CPU give the same bits, and stop when they are not wanted."""
 
+import random
+
 import numpy as np
 import pytest
 from front import good
@@ -32,6 +34,21 @@ def test_python_has_the_same_bits_with_parallel(lines):
     texts = lines.read_text().splitlines()
     parallel = Embedder.load(parallel=True)
     assert np.array_equal(parallel.encode(texts), Embedder.load().encode(texts))
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_text_has_the_same_bits_with_any_other_texts(parallel):
+    generator = random.Random(7)
+    words = ["the", "cat", "sat", "on", "seven", "grey", "mats", "Ouagadougou", "!"]
+    counts = [*range(1, 40), *range(40, 240, 9)]
+    texts = [" ".join(generator.choices(words, k=count)) for count in counts]
+    embedder = Embedder.load(backend="openvino", parallel=parallel)
+    alone = [embedder.encode(text) for text in texts]
+    for _ in range(25):
+        chosen = generator.sample(range(len(texts)), generator.randint(2, 30))
+        together = embedder.encode([texts[index] for index in chosen])
+        expected = np.stack([alone[index] for index in chosen])
+        assert np.array_equal(together, expected)
 
 
 def test_a_single_batch_runs_on_all_threads_and_several_in_parallel(lines):
