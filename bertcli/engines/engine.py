@@ -213,6 +213,7 @@ class PendingBatch(NamedTuple):
     """A batch whose outputs have not been requested yet."""
 
     rows: Indices
+    budget: int  # that it was formed with
     wait: WaitForOutputs
     future: Future[Outputs] | None  # of a thread; None if `wait` runs the batch
 
@@ -301,11 +302,12 @@ class Runtime:
         """Divide texts into batches, and start them if there are threads."""
         pending: deque[PendingBatch] = deque()
         tokens_of_rows = tokens.take(rows)
-        for batch in self.engine.batches(tokens_of_rows, self._budget_of(tokens_of_rows)):
+        budget = self._budget_of(tokens_of_rows)
+        for batch in self.engine.batches(tokens_of_rows, budget):
             run_batch = partial(self._run_batch, tokens, reduction, rows[batch])
             future = self.threads.submit(run_batch) if self.threads else None
             wait = future.result if future else run_batch
-            pending.append(PendingBatch(rows[batch], wait, future))
+            pending.append(PendingBatch(rows[batch], budget, wait, future))
         return pending
 
     def _budget_of(self, tokens: PackedTokens) -> int:
@@ -350,13 +352,13 @@ class Runtime:
         outputs = []
         try:
             while pending:
-                rows, wait, _ = pending.popleft()
+                rows, budget, wait, _ = pending.popleft()
                 try:
                     outputs.append(wait())
                 except (RuntimeError, MemoryError) as failed:
                     if not out_of_memory(failed):
                         raise
-                    self._shrink_budget(tokens.lengths[rows])
+                    self._shrink_budget(budget, len(rows))
                     pending.extendleft(reversed(self._start(tokens, reduction, rows)))
                     continue
                 batches.append(rows)
@@ -373,20 +375,22 @@ class Runtime:
         of_texts = [*chain.from_iterable(outputs)]
         return [of_texts[index] for index in order]
 
-    def _shrink_budget(self, lengths: Indices) -> None:
-        """Halve the batch size after memory ran out with texts of these lengths, and warn.
+    def _shrink_budget(self, budget: int, texts: int) -> None:
+        """Halve the batch size until it is smaller after memory ran out, and warn.
 
-        Raises BertcliError if a single text is too large.
+        It ran out in a batch of some ``texts`` that was formed with this ``budget``. Raises
+        BertcliError if a single text is too large.
         """
         device = self.engine.devices[0]
-        if len(lengths) == 1:
+        if texts == 1:
             raise BertcliError(
                 f"out of memory on {device} with a batch of {self.budget} tokens",
                 f"use a smaller {option('max_length')}, another {option('device')}, or a "
                 "smaller model",
             )
-        if len(lengths) * int(lengths.max()) <= self.budget:  # False: started before it shrank
-            self.budget //= 2
+        if budget <= self.budget:  # False: the batch was formed before it shrank
+            while self.budget >= budget:
+                self.budget //= 2
             LOG.warn(f"out of memory on {device}: batches of {self.budget} tokens from here on")
 
 
