@@ -22,7 +22,6 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import BertcliError, UsageError, option
-from bertcli.io.system_calls import return_large_blocks
 from bertcli.versions import install_command, versions
 
 # On systems with /proc (Linux).
@@ -73,7 +72,9 @@ class Compute:
 
     With ``parallel``, a CPU runs several batches at once, each on a part of the threads. Long runs
     are faster, because no thread waits for another within a batch; a single text is slower. With
-    "auto", only runs of several batches do so; the weights are then in memory twice.
+    "auto", only runs of several texts do so; the weights are then in memory twice.
+
+    ``batch_tokens`` counts tokens without padding where OpenVINO computes in float32.
     """
 
     backend: Backend = "auto"
@@ -168,7 +169,6 @@ def openvino_core() -> Any:
         if OPENVINO_CORE in sys.modules:  # another thread was faster
             return sys.modules[OPENVINO_CORE]
         os.environ.setdefault(*KERNEL_CACHE)  # read when the first kernel is created
-        return_large_blocks()  # of batches: kept, they take more memory than the weights
         if OPENVINO in sys.modules:
             return _import_or_explain(OPENVINO_CORE)
         return _import_or_explain(OPENVINO_CORE, load=_load_core)

@@ -207,11 +207,15 @@ def cores() -> int:
 
 
 def return_large_blocks() -> None:
-    """Have freed blocks of a megabyte and more returned to the system, where the C library can.
+    """Have glibc return freed blocks of a megabyte and more to the system.
 
-    glibc does so at first, but keeps up to 64 MB and what lies below once it has seen large blocks.
+    By default it raises this limit up to 32 MB as it sees larger blocks, and keeps smaller ones. It
+    affects the whole process: arrays of a megabyte and more take longer to allocate. Without effect
+    if the user has set the limit, and with other C libraries.
     """
-    import ctypes  # takes 3 ms; NumPy has imported it
+    if {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
+        return
+    import ctypes  # takes milliseconds; NumPy imports it too
 
     with suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 1 << 20)
