@@ -1,7 +1,7 @@
 """The CPU engine: OpenVINO compiles and runs the graph that is built from a model's weights.
 
-A graph that is built here takes packed texts. Those of files take padded texts, and so do graphs of
-bfloat16, whose attention has not been shown to give the same bits with more padding.
+A graph that is built here in float32 takes packed texts. Those of files take padded texts, and so
+do graphs of bfloat16, whose attention has not been shown to give the same bits with more padding.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bertcli.engines.compute import (
     openvino_core,
 )
 from bertcli.engines.engine import (
+    MODEL_COLUMNS,
     Engine,
     ModelSpec,
     Outputs,
@@ -40,17 +41,20 @@ from bertcli.engines.openvino_graph import (
     OpenvinoNetwork,
     build_graph,
 )
-from bertcli.engines.openvino_inputs import PackedTexts, PaddedTexts, TextForm
+from bertcli.engines.openvino_inputs import BatchLayout, PackedTexts, PaddedTexts
 from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
 from bertcli.model_folder.files import GRAPH_FORMATS, GRAPHS, graph_files
 from bertcli.model_folder.weights import Weights, read_weights
+from bertcli.tokenizing.ragged import offsets_of
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import Indices
 
 TOKENS_PER_BATCH = 2048  # they fit the cache of a CPU core
 SCORED_TOKENS_PER_BATCH = 256  # tokens of a batch with scores of the whole vocabulary
+# CPUs, as `cpu_features` says, whose bits the tests have compared: others are tested when opening.
+PACKED_CPUS = {"x86_64 X86_V3"}
 OPTIMUM_NAMES = {STATES: "token_embeddings"}  # output -> its name in sentence models of optimum
 # The ONNX operation whose 8-bit range is that of the whole batch.
 DYNAMIC_RANGE = b"DynamicQuantizeLinear"
@@ -66,7 +70,7 @@ class CompiledModel(Engine):
     spec: ModelSpec
     dtype: str
     graph_file: Path | None  # None if the graph was built from weights
-    form: TextForm
+    layout: BatchLayout
     backend: Backend = "openvino"
 
     def __post_init__(self) -> None:
@@ -95,8 +99,8 @@ class CompiledModel(Engine):
     pool_first = packed_logits  # a `Reduction` calls it as that of a torch model
 
     def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
-        """Yield the batches of the form, smaller where scores of the vocabulary are read."""
-        for batch in self.form.batches(tokens, budget):
+        """Yield the batches of the layout, smaller where scores of the vocabulary are read."""
+        for batch in self.layout.batches(tokens, budget):
             size = len(batch)
             if HEAD_PARTS[self.spec.architecture].words:
                 most_scored = max(1, *self.spec.selection.row_counts(tokens.take(batch)))
@@ -105,7 +109,7 @@ class CompiledModel(Engine):
 
     def start(self, batch: PackedTokens, reduction: Reduction) -> WaitForOutputs:
         """Run a batch that `batches` has formed."""
-        arrays = self.form.inputs(batch, self.spec.selection)
+        arrays = self.layout.inputs(batch, self.spec.selection)
         inputs = {name: self.tensor_class(arrays[name]) for name in self.input_names}
         layers = list(self.request.infer(inputs, False, False).values())  # copies
         selection = self.spec.selection
@@ -124,7 +128,7 @@ class CompiledModel(Engine):
             "cpu": cpu_features(),
             "dtype": self.dtype,
             **digests,
-            "kernel": self.form.kernel,
+            "kernel": self.layout.kernel,
             "device": "cpu",
             "threads": None,
             "batch_tokens": self.budget,
@@ -161,7 +165,25 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
         weights = Weights(config, spec.architecture, {})
     else:
         weights = read_weights(spec.folder, spec.architecture, spec.pooler)
-    net = OpenvinoNetwork(weights, is_packed=not file and dtype == "float32")
+    is_packed = not file and dtype == "float32"
+    engine = _compiled(spec, weights, dtype, file, is_packed, meanwhile)
+    if is_packed and cpu_features() not in PACKED_CPUS and not keeps_bits(engine):
+        LOG.detail("on this CPU packed texts change the bits of others: texts are padded")
+        engine = _compiled(spec, weights, dtype, file, False, lambda: None)
+    return engine
+
+
+def _compiled(
+    spec: ModelSpec,
+    weights: Weights,
+    dtype: str,
+    file: Path | None,
+    is_packed: bool,
+    meanwhile: Callable[[], object],
+) -> CompiledModel:
+    """Return the compiled graph of a file, or of weights. Raises as `open_compiled` does."""
+    compute = spec.compute
+    net = OpenvinoNetwork(weights, is_packed=is_packed)
     graph = build_graph(net, spec, output_of_file(net, file) if file else None)
     properties = compile_settings(dtype, compute.threads, parallel=compute.parallel is True)
     # The result refers to the net, which owns the memory, in case nobody waits for it.
@@ -174,11 +196,36 @@ def open_compiled(spec: ModelSpec, meanwhile: Callable[[], object]) -> CompiledM
             raise
         reason = str(error).strip().splitlines()[-1]
         raise OpenvinoError(f"OpenVINO cannot compile the model: {reason}") from None
-    form: TextForm = PackedTexts()
-    if not net.is_packed:
+    layout: BatchLayout = PackedTexts()
+    if not is_packed:
         alone = bool(file and has_dynamic_ranges(file))
-        form = PaddedTexts(config.most_tokens, alone=alone)
-    return CompiledModel(model, graph, weights, spec, dtype, file, form)
+        layout = PaddedTexts(net.config.most_tokens, alone=alone)
+    return CompiledModel(model, graph, weights, spec, dtype, file, layout)
+
+
+def keeps_bits(engine: CompiledModel) -> bool:
+    """Return True if a short text has the same states beside a longer one as alone.
+
+    A test of the CPU, whose instructions decide in which order attention adds.
+    """
+    config = engine.config
+    selection = engine.spec.selection
+    longest = min(20, config.most_tokens)
+    lengths = np.array([longest, min(5, longest)])
+    ids = np.arange(lengths.sum()) % config.vocab_size
+    if selection.token_id is not None:
+        ids[:] = selection.token_id
+    columns = np.zeros((len(ids), len(MODEL_COLUMNS) + len(config.extra_embeddings)), np.uint32)
+    columns[:, 0] = ids
+    first_tokens = np.zeros(len(lengths), np.int64)
+    texts = PackedTokens(
+        columns, offsets_of(lengths), [*config.extra_embeddings], read=first_tokens
+    )
+    alone = texts.take(np.array([1]))
+    states, states_alone = (
+        engine.start(batch, lambda model, states, counts: states)() for batch in (texts, alone)
+    )
+    return np.array_equal(states[-len(states_alone) :], states_alone)
 
 
 def compile_graph(graph: Any, properties: Mapping[str, str | int]) -> Any:

@@ -3,7 +3,7 @@
 The operations are those of `models`. Differences of a family come from the same `Structure`, and
 weights have their canonical names.
 
-The tokens of a batch are packed, [T], or in an exported graph padded, [B, L]. Their hidden states
+The tokens of a batch are packed, [T], or padded, [B, L], as in exported graphs. Their hidden states
 are [T, hidden] or [B, L, hidden], here [..., hidden]. Attention pads packed tokens: each text has
 `K` slots, in a padded graph `K` = `L`. Other letters: `B` texts, `H` heads, `D` head size, `n`
 tokens or texts whose states are read.
@@ -56,11 +56,12 @@ DEFAULT_ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {  # of operations
 IDS = "input_ids"
 TYPES = "token_type_ids"
 MASK = "attention_mask"  # [B, L]: not 0 for tokens; of a padded graph
-POSITIONS = "positions"  # [T]: of a packed graph, as the following
-SLOTS = "slots"  # [B, K]: the index of the token in each slot, any index in a slot without token
+READ = "read"  # [n]: indices of the tokens whose states are read, in [T] or [B * L]
+# Of packed graphs only:
+POSITIONS = "positions"  # [T]
+SLOTS = "slots"  # [B, K]: the index of the token in each slot, any index in an empty slot
 SLOTS_OF_TOKENS = "slots_of_tokens"  # [T]: the index of each token's slot in [B * K]
 ATTENDED = "attended"  # [B]: number of tokens per text, from the first, that are attended to
-READ = "read"  # [n]: indices of the tokens whose states are read, in [T] or [B * L]
 # Names of the outputs of exported graphs.
 STATES = "last_hidden_state"
 LOGITS = "logits"
@@ -92,10 +93,10 @@ class OpenvinoNetwork:
             self.slots_of_tokens = self.parameter(SLOTS_OF_TOKENS, 1)
             self.positions = self.parameter(POSITIONS, 1)
             attended = self("Unsqueeze", self.parameter(ATTENDED, 1), 1)
-            self.is_token = self("Less", self.slot_positions, attended)
+            self.is_attended = self("Less", self.slot_positions, attended)
         else:
             self.positions = self.slot_positions
-            self.is_token = self("Greater", self.parameter(MASK, 2), 0)
+            self.is_attended = self("Greater", self.parameter(MASK, 2), 0)
 
     def __call__(self, operation: str, *inputs: Node | Numbers, **attributes: object) -> Node:
         """Return the output of an operation; inputs that are numbers become constants."""
@@ -155,7 +156,7 @@ class OpenvinoNetwork:
     # --- texts of a batch ---
 
     def in_slots(self, x: Node) -> Node:
-        """Return the values of tokens [...] by text: [B, K, ...]. Slots without token have any."""
+        """Return the values of tokens [...] by text, [B, K, ...]; those of empty slots are any."""
         return self("Gather", x, self.slots, 0) if self.is_packed else x
 
     def by_token(self, x: Node) -> Node:
@@ -286,7 +287,7 @@ def embeddings(net: OpenvinoNetwork) -> Node:
 def position_rows(net: OpenvinoNetwork) -> Node:
     """Return the row of each token in the table of positions; padding tokens are not counted.
 
-    Like `after_padding` in models/positions.py.
+    Like `rows_after_padding` in models/positions.py.
     """
     if not net.structure.first_position:
         return net.positions
@@ -345,7 +346,7 @@ def attention_bias(net: OpenvinoNetwork, layer: int, distance_bias: Node | float
     """
     windows = net.structure.windows
     reach = windows[layer] if windows else None
-    visible = net("Unsqueeze", net.is_token, [1, 2])  # [B, 1, 1, K]
+    visible = net("Unsqueeze", net.is_attended, [1, 2])  # [B, 1, 1, K]
     if net.config.is_decoder:
         visible = net("LogicalAnd", visible, net("GreaterEqual", net.distances, 0))
     if reach is not None:
@@ -494,7 +495,7 @@ def parallel_convolution(
     name = "bert.encoder.conv"
     groups = convolution.groups
     pad = convolution.size // 2
-    x = net("Select", net("Unsqueeze", net.is_token, 2), net.in_slots(x), 0.0)
+    x = net("Select", net("Unsqueeze", net.is_attended, 2), net.in_slots(x), 0.0)
     weight = net.weight(f"{name}.conv.weight")  # [hidden, hidden / groups, size]
     group_width = net.config.hidden_size // groups
     weight = net("Reshape", weight, [groups, group_width, group_width, convolution.size])
@@ -531,10 +532,10 @@ def hidden_states(net: OpenvinoNetwork, layers: Sequence[int]) -> list[Node]:
 
 
 def token_means(net: OpenvinoNetwork, x: Node) -> Node:
-    """Return the mean over the tokens of each text, [B, hidden], of x [..., hidden]."""
-    is_token = net("Unsqueeze", net.is_token, 2)
-    total = net("ReduceSum", net("Select", is_token, net.in_slots(x), 0.0), [1])
-    lengths = net("ReduceSum", net("Select", is_token, 1.0, 0.0), [1])
+    """Return the mean over the attended tokens of each text, [B, hidden], of x [..., hidden]."""
+    is_attended = net("Unsqueeze", net.is_attended, 2)
+    total = net("ReduceSum", net("Select", is_attended, net.in_slots(x), 0.0), [1])
+    lengths = net("ReduceSum", net("Select", is_attended, 1.0, 0.0), [1])
     return net("Divide", total, lengths)
 
 

@@ -1,8 +1,8 @@
-"""How texts become inputs of an OpenVINO graph: packed without padding, or padded.
+"""Batches of texts, and their inputs for an OpenVINO graph: packed tokens, or padded texts.
 
-In both forms the vector of a text has the same bits in any batch, order and number of threads. Both
-round sizes up, so that batches have few shapes: OpenVINO prepares itself for each of them, which
-takes as long as ten tokens.
+With both, the vector of a text has the same bits in any batch, order and number of threads. Both
+round numbers of tokens up, because OpenVINO prepares itself for each one, which takes as long as
+ten tokens.
 """
 
 from __future__ import annotations
@@ -34,67 +34,65 @@ if TYPE_CHECKING:
     Inputs = dict[str, np.ndarray]
 
 LAST_STATES = StateSelection()  # the last layer, of all tokens
-SLOT_STEP = 16  # floats in the widest vector of a CPU
-# Products of queries and keys in a batch that may be padding: they take as long as reading the
-# weights for two batches in place of one.
-PADDING_PRODUCTS = 48_000
+SLOT_STEP = 16  # numbers in the widest vector of a CPU
+TOKEN_STEP = 16  # between two numbers of tokens of a large batch
+# Empty slots of a batch times slots of a text. This many take as long as a further batch, measured
+# with all-MiniLM-L6-v2 on two cores with AVX2.
+MAX_PADDING_PRODUCTS = 48_000
 
 
-class TextForm(Protocol):
-    """How the texts of a batch become inputs."""
+class BatchLayout(Protocol):
+    """Forms batches, and makes their inputs for a graph."""
 
-    kernel: str  # for manifests: vectors of two forms may differ in their last bits
+    kernel: str  # for manifests: vectors of two layouts may differ in their last bits
 
     def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
-        """Yield the indices of texts, longest first, in batches of at most ``budget`` tokens.
-
-        A text longer than the budget is a batch of its own.
-        """
+        """Yield the indices of texts in batches of at most ``budget`` tokens, or of one text."""
 
     def inputs(self, tokens: PackedTokens, selection: StateSelection = LAST_STATES) -> Inputs:
         """Return the inputs of a graph by name for the texts of a batch, int64."""
 
 
 class PackedTexts:
-    """Packed tokens; in attention, each text has a multiple of 16 slots.
+    """Tokens without padding. Where those of a text are combined, it has a multiple of 16 slots.
 
-    Texts of any lengths share a batch. Attention sums over slots in vectors of up to 16 numbers:
-    further vectors, of padding alone, add zeros. All else works on each token by itself.
+    Texts of any lengths share a batch. Attention sums over the slots of a text in vectors of up to
+    16 numbers, and vectors of empty slots add zeros. Layers work on each token by itself.
     """
 
     kernel = "packed texts"
 
     def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
-        """Yield batches of similar lengths, so that attention has little padding."""
+        """Yield batches of similar lengths, the longest first, so that few slots are empty."""
         order = np.argsort(-tokens.lengths, kind="stable")
         lengths = tokens.lengths[order]
-        ends = np.cumsum(lengths)
+        token_ends = np.cumsum(lengths)
         start = 0
         while start < len(order):
-            slots = padded_slots(int(lengths[start]))
-            before = ends[start] - lengths[start]
-            last = int(np.searchsorted(ends, before + budget, "right"))
-            sizes = np.arange(1, last - start + 1)
-            padding = sizes * slots - (ends[start:last] - before)
-            most = int(np.searchsorted(padding, PADDING_PRODUCTS // slots, "right"))
-            size = max(1, min(last - start, most))
-            yield order[start : start + size]
-            start += size
+            tokens_before = token_ends[start] - lengths[start]
+            end = int(np.searchsorted(token_ends, tokens_before + budget, "right"))
+            slots = slots_per_text(int(lengths[start]))
+            empty_slots = (
+                np.arange(1, end - start + 1) * slots - token_ends[start:end] + tokens_before
+            )
+            size = int(np.searchsorted(empty_slots, MAX_PADDING_PRODUCTS // slots, "right"))
+            yield order[start : start + max(1, size)]
+            start += max(1, size)
 
     def inputs(self, tokens: PackedTokens, selection: StateSelection = LAST_STATES) -> Inputs:
         """Return the inputs of a packed graph, for `T` tokens and a few of padding."""
         count = len(tokens.ids)
-        rows = int(padded_lengths(np.array(count), max_step=SLOT_STEP))
+        rows = int(padded_lengths(np.array(count), max_step=TOKEN_STEP))
         columns = np.zeros((tokens.columns.shape[1], rows), np.int64)
         columns[:, :count] = tokens.columns.T
         positions = np.zeros(rows, np.int64)
         positions[:count] = tokens.positions
-        is_token = np.arange(padded_slots(int(tokens.lengths.max()))) < tokens.lengths[:, None]
-        slots = np.zeros(is_token.shape, np.int64)
-        slots[is_token] = np.arange(count)
+        is_filled = np.arange(slots_per_text(int(tokens.lengths.max()))) < tokens.lengths[:, None]
+        slots = np.zeros(is_filled.shape, np.int64)
+        slots[is_filled] = np.arange(count)
         slots_of_tokens = np.zeros(rows, np.int64)
-        slots_of_tokens[:count] = np.flatnonzero(is_token)
-        return named_columns(tokens, columns) | {
+        slots_of_tokens[:count] = np.flatnonzero(is_filled)
+        return token_inputs(tokens, columns) | {
             POSITIONS: positions,
             SLOTS: slots,
             SLOTS_OF_TOKENS: slots_of_tokens,
@@ -112,7 +110,10 @@ class PaddedTexts:
     kernel = "rows of eight lengths an octave"
 
     def batches(self, tokens: PackedTokens, budget: int) -> Iterator[Indices]:
-        """Yield batches of texts of one padded length."""
+        """Yield batches of at most ``budget`` tokens with padding, the longest texts first.
+
+        Texts that must run alone are in their order.
+        """
         if self.alone:
             yield from np.arange(len(tokens))[:, None]
             return
@@ -129,29 +130,29 @@ class PaddedTexts:
         if not self.alone:
             length = int(padded_lengths(np.array(length), longest=self.longest))
         columns, token_indices, mask = tokens.padded(length)
-        return named_columns(tokens, columns) | {
+        return token_inputs(tokens, columns) | {
             MASK: mask.astype(np.int64),
             READ: token_indices.take(selection.token_indices(tokens)),
         }
 
 
-def named_columns(tokens: PackedTokens, columns: NDArray[np.int64]) -> Inputs:
-    """Return the columns of tokens by the names of inputs."""
+def token_inputs(tokens: PackedTokens, columns: NDArray[np.int64]) -> Inputs:
+    """Return columns as the inputs of ids, token types and extra embeddings, by name."""
     names = (IDS, TYPES, *(f"{EXTRA}{name}" for name in tokens.extra_embeddings))
     return dict(zip(names, columns, strict=True))
 
 
-def padded_slots(length: int) -> int:
-    """Return the slots of a text in attention: a multiple of 16."""
+def slots_per_text(length: int) -> int:
+    """Round a length up to a multiple of 16, at least 16."""
     return max(SLOT_STEP, length + -length % SLOT_STEP)
 
 
 def padded_lengths(
     lengths: Indices, *, longest: int | None = None, max_step: int | None = None
 ) -> Indices:
-    """Return the next of the padded lengths, of which there are 8 between two powers of two.
+    """Round lengths up to one of 8 between two powers of two.
 
-    They end at ``longest``, and are at most ``max_step`` apart.
+    These are at most ``max_step`` apart. A length is not rounded beyond ``longest``.
     """
     steps = 1 << np.maximum(np.frexp(lengths)[1] - 4, 0)
     if max_step is not None:

@@ -83,7 +83,7 @@ def pool(net: OpenvinoNetwork, x: Node, mode: str) -> Node:
         case "cls":
             return net("Gather", x, 0, 1)
         case "max":
-            is_token = net("Unsqueeze", net.is_token, [2])
+            is_token = net("Unsqueeze", net.is_attended, [2])
             return net("ReduceMax", net("Select", is_token, x, -np.inf), [1])
         case "mean":
             return token_means(net, x)

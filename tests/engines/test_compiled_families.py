@@ -12,7 +12,7 @@ from model_reference import TINY, randomise
 from task_models import SIZES, tokenizer
 
 from bertcli.embedding.pooling import Pooling
-from bertcli.engines import openvino_inputs
+from bertcli.engines import openvino_engine, openvino_inputs
 from bertcli.engines.compute import Compute, has_bfloat16
 from bertcli.engines.engine import ModelSpec, PackedTokens, Runtime, StateSelection, result_of
 from bertcli.engines.openvino_engine import open_compiled
@@ -90,7 +90,7 @@ LONG_MODELS = [
 
 @pytest.mark.parametrize("changes", LONG_MODELS, ids=lambda it: it.get("model_type", "bert"))
 def test_a_text_has_the_same_bits_beside_a_much_longer_one(tmp_path, monkeypatch, changes):
-    monkeypatch.setattr(openvino_inputs, "PADDING_PRODUCTS", 1 << 40)  # all in one batch
+    monkeypatch.setattr(openvino_inputs, "MAX_PADDING_PRODUCTS", 1 << 40)  # all in one batch
     config = BertConfig.from_dict({**TINY, **LONG, **changes})
     save(randomise(BertModel(config, pooler=False)).eval(), config, tmp_path)
     lengths = [3, 17, 100, 513, 530, 700, 1023, 1040, 1500, 2050]
@@ -144,7 +144,8 @@ CHANGES = [
 
 @torch.inference_mode()
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda it: " ".join(map(str, it.values())))
-def test_states_are_those_of_torch(tmp_path, changes):
+def test_states_are_those_of_torch(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(openvino_engine, "PACKED_CPUS", ())  # test this one
     config = BertConfig.from_dict({**TINY, **changes})
     model = randomise(BertModel(config, pooler=False)).eval()
     save(model, config, tmp_path)
@@ -168,6 +169,7 @@ def test_states_are_those_of_torch(tmp_path, changes):
     ):
         spec = ModelSpec(ModelFolder(tmp_path), Compute(dtype="float32"), selection=selection)
         runtime = Runtime(spec, None, [open_compiled(spec, lambda: None)])
+        assert isinstance(runtime.engine.layout, openvino_inputs.PackedTexts)
         ours = result_of(runtime.run(texts, Pooling(("cls" if selection.first_token else "none",))))
         for at, (row, kinds) in enumerate(zip(ids, types, strict=True)):
             extra = {
