@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from queue import SimpleQueue
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -213,7 +214,7 @@ class PendingBatch(NamedTuple):
     """A batch whose outputs have not been requested yet."""
 
     rows: Indices
-    budget: int  # that it was formed with
+    budget: int  # maximum tokens when it was formed
     wait: WaitForOutputs
     future: Future[Outputs] | None  # of a thread; None if `wait` runs the batch
 
@@ -302,7 +303,7 @@ class Runtime:
         """Divide texts into batches, and start them if there are threads."""
         pending: deque[PendingBatch] = deque()
         tokens_of_rows = tokens.take(rows)
-        budget = self._budget_of(tokens_of_rows)
+        budget = self._batch_budget(tokens_of_rows)
         for batch in self.engine.batches(tokens_of_rows, budget):
             run_batch = partial(self._run_batch, tokens, reduction, rows[batch])
             future = self.threads.submit(run_batch) if self.threads else None
@@ -310,10 +311,11 @@ class Runtime:
             pending.append(PendingBatch(rows[batch], budget, wait, future))
         return pending
 
-    def _budget_of(self, tokens: PackedTokens) -> int:
+    def _batch_budget(self, tokens: PackedTokens) -> int:
         """Return the maximum tokens of a batch of these texts.
 
-        Few texts are divided among all engines, if this does not change their vectors.
+        Few texts are divided among all engines, if this does not change their vectors. Half a text
+        more than an equal share leaves the batch nearest to it.
         """
         if self.engines == 1 or not self.engine.same_bits or not len(tokens):
             return self.budget
@@ -358,7 +360,7 @@ class Runtime:
                 except (RuntimeError, MemoryError) as failed:
                     if not out_of_memory(failed):
                         raise
-                    self._shrink_budget(budget, len(rows))
+                    self._shrink_budget(budget, tokens.lengths[rows])
                     pending.extendleft(reversed(self._start(tokens, reduction, rows)))
                     continue
                 batches.append(rows)
@@ -375,35 +377,41 @@ class Runtime:
         of_texts = [*chain.from_iterable(outputs)]
         return [of_texts[index] for index in order]
 
-    def _shrink_budget(self, budget: int, texts: int) -> None:
-        """Halve the batch size until it is smaller after memory ran out, and warn.
+    def _shrink_budget(self, budget: int, lengths: Indices) -> None:
+        """Halve the batch size after memory ran out, until the batch is too large, and warn.
 
-        It ran out in a batch of some ``texts`` that was formed with this ``budget``. Raises
-        BertcliError if a single text is too large.
+        ``budget`` was the maximum when the batch was formed, ``lengths`` are those of its texts.
+        Raises BertcliError if a single text is too large.
         """
         device = self.engine.devices[0]
-        if texts == 1:
+        if len(lengths) == 1:
             raise BertcliError(
                 f"out of memory on {device} with a batch of {self.budget} tokens",
                 f"use a smaller {option('max_length')}, another {option('device')}, or a "
                 "smaller model",
             )
         if budget <= self.budget:  # False: the batch was formed before it shrank
-            while self.budget >= budget:
+            while self.budget >= int(lengths.sum()):
                 self.budget //= 2
             LOG.warn(f"out of memory on {device}: batches of {self.budget} tokens from here on")
 
 
 class AdaptiveRuntime(Runtime):
-    """A runtime that runs one text on all threads, and many in several batches at the same time.
+    """A runtime that runs few texts on all threads, and others in batches at the same time.
 
-    A thread compiles the model for several batches once there have been enough texts. The model is
-    then in memory twice. Until it is compiled, batches run one after another, and always if the
-    engine has no `parallel_engines`.
+    Texts are few if there are fewer than engines. A thread compiles the model for several batches
+    once runs of several texts had more tokens than a batch. The model is then in memory twice.
+    Until it is compiled, batches run one after another, and always if the engine has no
+    `parallel_engines`.
     """
 
     opening: Future[Runtime | None] | None = None  # of `parallel_runtime`, once it was started
-    tokens_together = 0  # tokens of the runs of several texts, until `opening`
+    tokens_of_several = 0  # tokens of runs of several texts, until `opening`
+
+    def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, engines: Sequence[Engine]) -> None:
+        """Create a runtime of one engine."""
+        super().__init__(spec, tokenizer, engines)
+        self.before_opening = Lock()  # runs may come from several threads
 
     def run(self, tokens: PackedTokens, reduction: Reduction | ReductionByText) -> ModelRun:
         """Run batches at the same time if there are texts for all engines; see the class."""
@@ -413,10 +421,11 @@ class AdaptiveRuntime(Runtime):
             parallel.budget = self.budget
             if len(tokens) >= parallel.engines:
                 return parallel.run(tokens, reduction)
-        if self.opening is None and len(tokens) > 1:
-            self.tokens_together += len(tokens.ids)
-            if self.tokens_together > self.budget:
-                self._start_opening()
+        if len(tokens) > 1:
+            with self.before_opening:
+                self.tokens_of_several += len(tokens.ids)
+                if self.opening is None and self.tokens_of_several > self.budget:
+                    self._start_opening()
         return super().run(tokens, reduction)
 
     @property
@@ -443,8 +452,11 @@ class AdaptiveRuntime(Runtime):
             engine = self.engine.compiled_for_parallel()
             engines = [engine, *engine.parallel_engines()]
         except (RuntimeError, MemoryError, OSError, BertcliError) as failed:
-            reason = "too little memory" if out_of_memory(failed) else str(failed)
-            LOG.warn(f"batches run one after another: {reason.strip().splitlines()[-1]}")
+            reason = "too little memory"
+            if not out_of_memory(failed):
+                error = failed.marked if isinstance(failed, BertcliError) else str(failed).strip()
+                reason = (error or type(failed).__name__).splitlines()[-1]
+            LOG.warn(f"batches run one after another: {reason}")
             return None
         if len(engines) == 1:
             return None
