@@ -103,8 +103,10 @@ def test_characters_and_words_of_tokens(two, name, options, pairs):
 def test_the_first_text_needs_no_number(two):
     ours, theirs = (each(TEXTS[0]) for each in two)
     assert ours.char_to_token(3) == theirs.char_to_token(3)
-    assert ours.token_to_chars(2) == theirs.token_to_chars(2)
-    assert ours.token_to_chars(2).start == theirs.token_to_chars(2).start
+    # How many tokens there are depends on the training of the tokenizer.
+    first = next(token for token in range(9) if theirs.token_to_chars(token) is not None)
+    assert ours.token_to_chars(first) == theirs.token_to_chars(first)
+    assert ours.token_to_chars(first).start == theirs.token_to_chars(first).start
     assert ours.word_to_tokens(1) == theirs.word_to_tokens(1)
     assert ours.sequence_ids() == theirs.sequence_ids()
     assert ours.data == dict(ours)
