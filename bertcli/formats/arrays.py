@@ -31,11 +31,12 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, pairwise
 from mmap import ACCESS_READ, mmap
+from tempfile import TemporaryFile
 from tokenize import TokenError
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +48,7 @@ from zipfile import ZipInfo
 from bertcli.errors import InputError, OutputError, counted, option
 from bertcli.formats import safetensors
 from bertcli.formats.safetensors import GET_AGAIN
-from bertcli.formats.tables import ID_COLUMNS, FlatLists, Row, Spool, Table, table_of
+from bertcli.formats.tables import ID_COLUMNS, FlatLists, Row, Table, table_of
 from bertcli.io.printable import listed
 from bertcli.io.streams import CHUNK, open_bytes, stream_of, unreadable
 
@@ -241,8 +242,50 @@ OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
 
 IDS = "input_ids"
 OFFSETS = "offsets"
-RAGGED_DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
+RAGGED_DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1", OFFSETS: "<i8"}
 ROWS_PER_BLOCK = 1024
+
+
+class NumberSpool:
+    """A temporary store of the numbers of one array. Must be closed.
+
+    It is an unnamed file, so a kill leaves nothing behind. As long as all numbers are zero, only
+    their count is stored, and ``file`` is None.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.count = 0
+        self.file: IO[bytes] | None = None
+
+    def add(self, numbers: Array) -> None:
+        """Append numbers."""
+        import numpy
+
+        if self.file is None and numbers.any():
+            self.file = TemporaryFile()  # noqa: SIM115 - closed by `close`
+            self.file.seek(self.count * numpy.dtype(self.dtype).itemsize)  # zeros before that
+        if self.file:
+            self.file.write(numbers.astype(self.dtype, copy=False).data)
+        self.count += len(numbers)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes of all numbers."""
+        import numpy
+
+        if self.file is None:
+            size = self.count * numpy.dtype(self.dtype).itemsize
+            for start in range(0, size, CHUNK):
+                yield bytes(min(CHUNK, size - start))
+            return
+        self.file.seek(0)
+        while chunk := self.file.read(CHUNK):
+            yield chunk
+
+    def close(self) -> None:
+        """Remove the store."""
+        if self.file:
+            self.file.close()
 
 
 def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
@@ -252,18 +295,24 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
     ``ragged``, that function raises OutputError for rows of different lengths.
     """
     names = ID_COLUMNS[:1] if file_format == "npy" else ID_COLUMNS
+    dtypes = RAGGED_DTYPES if ragged else dict.fromkeys(names, "<i8")
 
     @contextmanager
     def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
         import numpy as np
 
         row_count = 0
-        id_count = 0
         lengths: dict[str, int] = {}  # name -> common length of its rows, unless ragged
-        with closing(Spool()) as spool:
+        with ExitStack() as opened:
+            spools = {
+                name: opened.enter_context(closing(NumberSpool(dtype)))
+                for name, dtype in dtypes.items()
+            }
+            if ragged:
+                spools[OFFSETS].add(np.zeros(1, np.int64))
 
             def write(rows: Sequence[Row] | Table) -> None:
-                nonlocal row_count, id_count
+                nonlocal row_count
                 table = table_of(rows)
                 columns = {n: _flat_lists(table.columns[n]) for n in names if n in table.columns}
                 for name, lists in {} if ragged else columns.items():
@@ -277,38 +326,26 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
                                 f"max_length, with {option('truncation')} when some are too long",
                             )
                 if len(table):
-                    spool.add(columns)
+                    if ragged:
+                        spools[OFFSETS].add(columns[IDS].offsets[1:] + spools[IDS].count)
+                    for name in columns.keys() & spools.keys():
+                        spools[name].add(columns[name].values)
                     row_count += len(table)
-                    id_count += len(columns[IDS].values)
-
-            def number_chunks(name: str, dtype: str) -> Iterator[bytes]:
-                for columns in spool:
-                    yield columns[name].values.astype(dtype).tobytes()
-
-            def offset_chunks() -> Iterator[bytes]:
-                yield bytes(8)
-                offset = 0
-                for columns in spool:
-                    ends = columns[IDS].offsets[1:] + offset
-                    offset = ends[-1]
-                    yield ends.astype("<i8").tobytes()
 
             yield write
+            shapes: dict[str, tuple[int, ...]]
             if ragged:
-                nonzero = {
-                    name for columns in spool for name in columns if columns[name].values.any()
+                shapes = {
+                    name: (spool.count,)
+                    for name, spool in spools.items()
+                    if name in (IDS, OFFSETS) or spool.file
                 }
-                arrays = {
-                    name: ArrayToWrite(dtype, (id_count,), number_chunks(name, dtype))
-                    for name, dtype in RAGGED_DTYPES.items()
-                    if name in {IDS, *nonzero}
-                }
-                arrays[OFFSETS] = ArrayToWrite("<i8", (row_count + 1,), offset_chunks())
             else:
-                arrays = {
-                    name: ArrayToWrite("<i8", (row_count, length), number_chunks(name, "<i8"))
-                    for name, length in lengths.items()
-                }
+                shapes = {name: (row_count, length) for name, length in lengths.items()}
+            arrays = {
+                name: ArrayToWrite(dtypes[name], shape, spools[name].chunks())
+                for name, shape in shapes.items()
+            }
             if arrays:
                 write_arrays(file, file_format, arrays)
 

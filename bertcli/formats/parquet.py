@@ -19,8 +19,10 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import accumulate, islice
+from shutil import copyfileobj
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy
@@ -350,14 +352,17 @@ def _slices(batch: Any, max_bytes: int) -> Iterator[Any]:
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
     """Yield a function that writes rows or columns; any row may have additional columns.
 
-    Rows are spooled, so that the type of a column can hold the values of all rows. The bytes depend
-    on the rows alone, not on the number of rows per call.
+    Rows are spooled, so that the type of a column can hold the values of all rows; lists of known
+    types are encoded at once. The bytes depend on the rows alone, not on the number of rows per
+    call.
     """
     column_types: dict[str, Any] = {}
     first_row: list[str] = []
     headers: list[Table] = []
     blocks = RowBlocks(ROWS_PER_BLOCK)
-    with closing(Spool()) as spool:
+    encoded: EncodedLists | None = None  # all blocks, unless some are spooled
+    with ExitStack() as opened:
+        spool = opened.enter_context(closing(Spool()))
 
         def write(rows: Sequence[Row] | Table) -> None:
             if not rows:
@@ -368,7 +373,25 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
             if not len(table):
                 headers.append(table)
             for block in blocks.add(table):
+                add_block(block)
+
+        def add_block(block: Table) -> None:
+            nonlocal encoded
+            if encoded is None and not column_types and EncodedLists.are_in(block):
+                encoded = opened.enter_context(closing(EncodedLists([*block.columns])))
+            if encoded is None:
                 spool_block(block)
+            elif EncodedLists.are_in(block) and [*block.columns] == encoded.names:
+                encoded.write(block.columns)
+            else:
+                spool_encoded()
+                spool_block(block)
+
+        def spool_encoded() -> None:
+            nonlocal encoded
+            for block in encoded.blocks() if encoded else ():
+                spool_block(block)
+            encoded = None
 
         def spool_block(block: Table) -> None:
             _merge_types(column_types, block)
@@ -376,7 +399,11 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
 
         yield write
         for block in blocks.remaining():
-            spool_block(block)
+            add_block(block)
+        if encoded and not headers:
+            encoded.copy_to(file)
+            return
+        spool_encoded()
         for table in headers:  # their values show the types of columns without rows
             new = {name: table.columns[name] for name in table.columns if name not in column_types}
             _merge_types(column_types, Table(new, 0))
@@ -388,6 +415,53 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
             for block in spool:
                 nulls = [None] * len(block)
                 write_columns({name: block.columns.get(name, nulls) for name in columns})
+
+
+class EncodedLists:
+    """Blocks of lists of the types in `ARROW_TYPES`, as a Parquet file without a name.
+
+    Encoding them while others are tokenized takes less time than spooling them for later. Must be
+    closed.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self._file = TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._written = ExitStack()
+        column_types = {name: type_of(ARROW_TYPES[name]) for name in names}
+        self.write = self._written.enter_context(
+            columns_writer(self._file, column_types, dictionary_columns=True)
+        )
+
+    @staticmethod
+    def are_in(block: Table) -> bool:
+        """Return True if all columns of a block are such lists."""
+        return all(
+            isinstance(values, FlatLists) and name in ARROW_TYPES
+            for name, values in block.columns.items()
+        )
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """End the file, and copy it."""
+        self._written.close()
+        self._file.seek(0)
+        copyfileobj(self._file, file)
+
+    def blocks(self) -> Iterator[Table]:
+        """End the file, and yield its blocks."""
+        self._written.close()
+        for batch in ParquetFile(self._file).iter_batches(ROWS_PER_BLOCK):
+            columns = {}
+            for name in self.names:
+                offsets = batch.column(name).offsets.to_numpy().astype("int64")
+                values = batch.column(name).flatten().to_numpy()
+                columns[name] = FlatLists(values, offsets - offsets[0])
+            yield Table(columns, len(batch))
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._written.close()
+        self._file.close()
 
 
 def _merge_types(column_types: dict[str, Any], table: Table) -> None:
@@ -460,12 +534,15 @@ def columns_writer(
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes columns of these Arrow types (see `arrow_column`).
 
-    A row group is written when it has `ROW_GROUP_BYTES`. ``dictionary_columns`` (True: all) store
-    repeated values once.
+    A row group is written when it has `ROW_GROUP_BYTES`, by a thread while the caller makes the
+    next one. ``dictionary_columns`` (True: all) store repeated values once.
     """
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     schema = pyarrow.schema([*column_types.items()])
     pending = []  # tables
     size = 0  # of all pending tables in bytes
+    writing: Future[None] | None = None  # of the row group before
 
     def write(columns: Mapping[str, Any]) -> None:
         nonlocal size
@@ -478,15 +555,22 @@ def columns_writer(
             flush()
 
     def flush() -> None:
-        nonlocal size
-        if pending:
-            writer.write_table(pyarrow.concat_tables(pending))
+        nonlocal size, writing
+        if writing:
+            writing.result()
+        writing = pool.submit(writer.write_table, pyarrow.concat_tables(pending))
         pending.clear()
         size = 0
 
-    with ParquetWriter(file, schema, use_dictionary=dictionary_columns) as writer:
+    with (
+        ParquetWriter(file, schema, use_dictionary=dictionary_columns) as writer,
+        ThreadPoolExecutor(1) as pool,
+    ):
         yield write
-        flush()
+        if pending:
+            flush()
+        if writing:
+            writing.result()
 
 
 def rows_of_frame(frame: Any) -> list[dict[str, Any]]:

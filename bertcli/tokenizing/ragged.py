@@ -149,10 +149,16 @@ def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
     ids = orjson.dumps(separated, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
     columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % separator)]]
     for name in names[1:]:
-        digits = np.full(2 * len(batch.ids), ord(","), np.uint8)  # these columns hold single digits
-        digits[1::2] = batch.columns[name] + ord("0")
-        flat = digits.tobytes()
+        values = batch.columns[name]  # single digits
         key = b'],"%s":[' % name.encode()
+        if len(values) and values.min() == values.max():  # one string for each length
+            digit = b",%d" % values[0]
+            of_length = {length: key + (digit * length)[1:] for length in {*batch.lengths}}
+            columns.append([of_length[length] for length in batch.lengths])
+            continue
+        digits = np.full(2 * len(values), ord(","), np.uint8)
+        digits[1::2] = values + ord("0")
+        flat = digits.tobytes()
         rows = pairwise(offsets)
         columns.append([key + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
     # A line is its text before the hole, then the lists, then its text after it.

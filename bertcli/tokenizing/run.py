@@ -64,18 +64,19 @@ class TokenCounts:
 
     def add(self, batch: TokenBatch, limit: int | None = None) -> None:
         """Count the records of one batch."""
-        self.records += len({*batch.samples})
+        samples = batch.samples
+        self.records += len(samples if isinstance(samples, range) else {*samples})
         self.tokens += len(batch.ids)
         self.longest = max(self.longest, *batch.lengths, 0)
         if batch.dropped_tokens.count(0) < len(batch):
-            rows = zip(batch.samples, batch.dropped_tokens, strict=True)
+            rows = zip(samples, batch.dropped_tokens, strict=True)
             self.truncated += len({sample for sample, dropped in rows if dropped})
         self.cut += sum(batch.dropped_tokens)
         texts = batch.records.texts
         pairs = batch.records.pairs
         if pairs is not None:
             texts = [text or pair or "" for text, pair in zip(texts, pairs, strict=True)]
-        self.empty += len(texts) - sum(map(bool, texts))
+        self.empty += texts.count("") + texts.count([])  # faster than the truth of each
         if windows := batch.records.windows:
             self.too_long += sum(bool(window and window.starts_long_text) for window in windows)
         elif limit is not None and self.longest > limit:

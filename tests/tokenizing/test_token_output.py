@@ -1,5 +1,6 @@
 """What tokenize writes of many records, as arrays, and of few, one by one: the same bytes."""
 
+import json
 import random
 import re
 import subprocess
@@ -76,6 +77,24 @@ def test_arrays_go_to_parquet_without_pandas(tmp_path):
     argv = ["tokenize", "-q", "-i", "x.txt", "--truncation=true", "--length", "-o", "x.parquet"]
     done = subprocess.run([sys.executable, "-c", code, *argv], env=environment(), cwd=tmp_path)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("late", [{}, {"id": "x"}, {"pair": "b c"}])
+@pytest.mark.parametrize("count", [4096, 10_000])
+def test_fields_of_late_records_in_parquet(tmp_path, late, count):
+    """Lists are encoded while others are tokenized, and read again if a record has a field."""
+    source, table, lines = (tmp_path / name for name in ("in.jsonl", "x.parquet", "x.jsonl"))
+    texts = (f"{at} {TEXTS[at % len(TEXTS)]}"[:40] for at in range(count))
+    source.write_text(jsonl([{"text": text} for text in texts] + [{"text": "a"} | late]), "utf-8")
+    for out in (table, lines):
+        assert call("tokenize", "-i", source, "-o", out).code == 0
+    rows = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+    found = read_table(table)
+    assert found.to_pylist() == [
+        dict.fromkeys(["id"] if "id" in late else []) | row for row in rows
+    ]
+    assert str(found.schema.field("input_ids").type) == "list<element: int32>"
+    assert str(found.schema.field("attention_mask").type) == "list<element: int8>"
 
 
 @pytest.mark.parametrize("what", ["--stats", "--count"])
