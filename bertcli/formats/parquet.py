@@ -23,6 +23,7 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import accumulate, islice
 from shutil import copyfileobj
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy
@@ -352,17 +353,18 @@ def _slices(batch: Any, max_bytes: int) -> Iterator[Any]:
 def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
     """Yield a function that writes rows or columns; any row may have additional columns.
 
-    Rows are spooled, so that the type of a column can hold the values of all rows; lists of known
-    types are encoded at once. The bytes depend on the rows alone, not on the number of rows per
-    call.
+    Rows are spooled, so that the type of a column can hold the values of all rows. While there are
+    only list columns of known types, they are encoded immediately instead (`EncodedLists`). The
+    bytes depend on the rows alone, not on the number of rows per call.
     """
     column_types: dict[str, Any] = {}
     first_row: list[str] = []
     headers: list[Table] = []
     blocks = RowBlocks(ROWS_PER_BLOCK)
-    encoded: EncodedLists | None = None  # all blocks, unless some are spooled
-    with ExitStack() as opened:
-        spool = opened.enter_context(closing(Spool()))
+    encoded_lists: EncodedLists | None = None  # all blocks so far; None if any is spooled
+    is_spooled = False
+    with ExitStack() as stack:
+        spool = stack.enter_context(closing(Spool()))
 
         def write(rows: Sequence[Row] | Table) -> None:
             if not rows:
@@ -376,32 +378,36 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
                 add_block(block)
 
         def add_block(block: Table) -> None:
-            nonlocal encoded
-            if encoded is None and not column_types and EncodedLists.are_in(block):
-                encoded = opened.enter_context(closing(EncodedLists([*block.columns])))
-            if encoded is None:
+            nonlocal encoded_lists
+            can_encode = EncodedLists.can_encode(block)
+            if encoded_lists is None and not is_spooled and can_encode:
+                encoded_lists = stack.enter_context(EncodedLists.opened([*block.columns]))
+            if encoded_lists is None:
                 spool_block(block)
-            elif EncodedLists.are_in(block) and [*block.columns] == encoded.names:
-                encoded.write(block.columns)
+            elif can_encode and [*block.columns] == encoded_lists.names:
+                encoded_lists.write(block.columns)
             else:
                 spool_encoded()
                 spool_block(block)
 
         def spool_encoded() -> None:
-            nonlocal encoded
-            for block in encoded.blocks() if encoded else ():
-                spool_block(block)
-            encoded = None
+            nonlocal encoded_lists
+            if encoded_lists:
+                for block in encoded_lists.blocks():
+                    spool_block(block)
+            encoded_lists = None
 
         def spool_block(block: Table) -> None:
+            nonlocal is_spooled
+            is_spooled = True
             _merge_types(column_types, block)
             spool.add(block)
 
         yield write
         for block in blocks.remaining():
             add_block(block)
-        if encoded and not headers:
-            encoded.copy_to(file)
+        if encoded_lists and not headers:
+            encoded_lists.copy_to(file)
             return
         spool_encoded()
         for table in headers:  # their values show the types of columns without rows
@@ -418,38 +424,44 @@ def rows_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], N
 
 
 class EncodedLists:
-    """Blocks of lists of the types in `ARROW_TYPES`, as a Parquet file without a name.
+    """Blocks of list columns with the types of `ARROW_TYPES`, in a temporary Parquet file.
 
-    Encoding them while others are tokenized takes less time than spooling them for later. Must be
-    closed.
+    They are encoded while the next texts are tokenized, which is faster than to spool them.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], file: IO[bytes], stack: ExitStack) -> None:
         self.names = names
-        self._file = TemporaryFile()  # noqa: SIM115 - closed by `close`
-        self._written = ExitStack()
+        self._file = file
+        self._stack = stack  # closing it finishes the file
         column_types = {name: type_of(ARROW_TYPES[name]) for name in names}
-        self.write = self._written.enter_context(
-            columns_writer(self._file, column_types, dictionary_columns=True)
+        self.write = stack.enter_context(
+            columns_writer(file, column_types, dictionary_columns=True)
         )
 
+    @classmethod
+    @contextmanager
+    def opened(cls, names: Sequence[str]) -> Iterator[EncodedLists]:
+        """Yield an empty file for blocks with these columns."""
+        with TemporaryFile() as file, ExitStack() as stack:
+            yield cls(names, file, stack)
+
     @staticmethod
-    def are_in(block: Table) -> bool:
-        """Return True if all columns of a block are such lists."""
-        return all(
+    def can_encode(block: Table) -> bool:
+        """Return True if a block has columns, and each is a `FlatLists` named in `ARROW_TYPES`."""
+        return bool(block.columns) and all(
             isinstance(values, FlatLists) and name in ARROW_TYPES
             for name, values in block.columns.items()
         )
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """End the file, and copy it."""
-        self._written.close()
+        """Finish the file, and copy it."""
+        self._stack.close()
         self._file.seek(0)
         copyfileobj(self._file, file)
 
     def blocks(self) -> Iterator[Table]:
-        """End the file, and yield its blocks."""
-        self._written.close()
+        """Finish the file, and yield its blocks."""
+        self._stack.close()
         for batch in ParquetFile(self._file).iter_batches(ROWS_PER_BLOCK):
             columns = {}
             for name in self.names:
@@ -457,11 +469,6 @@ class EncodedLists:
                 values = batch.column(name).flatten().to_numpy()
                 columns[name] = FlatLists(values, offsets - offsets[0])
             yield Table(columns, len(batch))
-
-    def close(self) -> None:
-        """Remove the file."""
-        self._written.close()
-        self._file.close()
 
 
 def _merge_types(column_types: dict[str, Any], table: Table) -> None:
@@ -534,43 +541,57 @@ def columns_writer(
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes columns of these Arrow types (see `arrow_column`).
 
-    A row group is written when it has `ROW_GROUP_BYTES`, by a thread while the caller makes the
-    next one. ``dictionary_columns`` (True: all) store repeated values once.
+    A row group is written in another thread when it has `ROW_GROUP_BYTES`. ``dictionary_columns``
+    (True: all) store repeated values once.
     """
     from concurrent.futures import Future, ThreadPoolExecutor
 
     schema = pyarrow.schema([*column_types.items()])
-    pending = []  # tables
-    size = 0  # of all pending tables in bytes
-    writing: Future[None] | None = None  # of the row group before
+    pending_tables = []
+    pending_bytes = 0
+    previous_write: Future[None] | None = None
+    writer = ParquetWriter(file, schema, use_dictionary=dictionary_columns)
+    writer_lock = Lock()  # the writer must not be closed while the thread writes
 
     def write(columns: Mapping[str, Any]) -> None:
-        nonlocal size
-        cells = [
+        nonlocal pending_bytes
+        arrow_columns = [
             arrow_column(columns[name], arrow_type) for name, arrow_type in column_types.items()
         ]
-        pending.append(pyarrow.table(cells, schema=schema))
-        size += pending[-1].nbytes
-        if size >= ROW_GROUP_BYTES:
+        pending_tables.append(pyarrow.table(arrow_columns, schema=schema))
+        pending_bytes += pending_tables[-1].nbytes
+        if pending_bytes >= ROW_GROUP_BYTES:
             flush()
 
     def flush() -> None:
-        nonlocal size, writing
-        if writing:
-            writing.result()
-        writing = pool.submit(writer.write_table, pyarrow.concat_tables(pending))
-        pending.clear()
-        size = 0
+        nonlocal pending_bytes, previous_write
+        if previous_write:
+            previous_write.result()  # or its error
+        previous_write = executor.submit(write_row_group, pyarrow.concat_tables(pending_tables))
+        pending_tables.clear()
+        pending_bytes = 0
 
-    with (
-        ParquetWriter(file, schema, use_dictionary=dictionary_columns) as writer,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    def write_row_group(table: Any) -> None:
+        with writer_lock:
+            if writer.is_open:
+                writer.write_table(table)
+
+    executor = ThreadPoolExecutor(1)
+    try:
         yield write
-        if pending:
+        if pending_tables:
             flush()
-        if writing:
-            writing.result()
+        if previous_write:
+            previous_write.result()
+    finally:
+        # An interrupt may end `submit` or `result` while the thread writes.
+        executor.shutdown(wait=False, cancel_futures=True)
+        try:
+            with writer_lock:
+                writer.close()
+        except KeyboardInterrupt:  # a second one; the thread may still write
+            writer.is_open = False  # otherwise its destructor would close it
+            raise
 
 
 def rows_of_frame(frame: Any) -> list[dict[str, Any]]:

@@ -4,10 +4,12 @@ import csv
 import json
 import os
 import stat
+import threading
+import time
 
 import numpy
 import pytest
-from front import bad
+from front import DEADLINE, bad
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,6 +151,36 @@ def test_a_column_becomes_wider_where_later_rows_need_it(
     assert table["input_ids"].to_pylist() == [[101, 102]] * len(expected)
     assert str(table.schema.field("input_ids").type) == "list<element: int32>"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupt_while_a_thread_writes_parquet(tmp_path, monkeypatch):
+    """The writer is not closed while the thread uses it: that ended the process with SIGSEGV."""
+    from bertcli.formats import parquet
+
+    was_open = []
+    thread_writes = threading.Event()
+
+    class SlowWriter(parquet.ParquetWriter):
+        def write_table(self, table):
+            thread_writes.set()
+            super().write_table(table)
+            time.sleep(0.2)
+            was_open.append(self.is_open)
+
+    class InterruptedThread(threading.Thread):
+        def start(self):  # after a signal here, the pool does not know the thread
+            super().start()
+            thread_writes.wait(DEADLINE)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(parquet, "ParquetWriter", SlowWriter)
+    monkeypatch.setattr("concurrent.futures.thread.threading.Thread", InterruptedThread)
+    lists = FlatLists(numpy.arange(4_096_000, dtype=numpy.uint32), numpy.arange(4097) * 1000)
+    path = tmp_path / "a.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        written(path, "parquet", Table({"input_ids": lists}, 4096))
+    assert was_open == [True]
+    assert list(tmp_path.iterdir()) == []
 
 
 class OddError(Exception):
