@@ -16,7 +16,7 @@ each row:
     input_ids        uint32 [T]: all rows, one after the other
     offsets          int64 [B + 1]: row b is input_ids[offsets[b] : offsets[b + 1]]
     token_type_ids   uint8 [T], where a token has another type than 0
-    special_tokens_mask   uint8 [T], where it is asked for
+    special_tokens_mask   uint8 [T], where it is asked for and a token is special
 
 The header of these files contains the number of rows, which is known only at the end, so the rows
 are spooled, and each array is copied after its header. Archive members are stored uncompressed, so
@@ -249,8 +249,8 @@ ROWS_PER_BLOCK = 1024
 class NumberSpool:
     """A temporary store of the numbers of one array. Must be closed.
 
-    It is an unnamed file, so a kill leaves nothing behind. As long as all numbers are zero, only
-    their count is stored, and ``file`` is None.
+    It is an unnamed file, so nothing remains if the process is killed. As long as all numbers are
+    zero, only their count is stored, and ``file`` is None.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -264,7 +264,7 @@ class NumberSpool:
 
         if self.file is None and numbers.any():
             self.file = TemporaryFile()  # noqa: SIM115 - closed by `close`
-            self.file.seek(self.count * numpy.dtype(self.dtype).itemsize)  # zeros before that
+            self.file.seek(self.count * numpy.dtype(self.dtype).itemsize)  # skipped bytes are zeros
         if self.file:
             self.file.write(numbers.astype(self.dtype, copy=False).data)
         self.count += len(numbers)
@@ -283,7 +283,7 @@ class NumberSpool:
             yield chunk
 
     def close(self) -> None:
-        """Remove the store."""
+        """Delete the file."""
         if self.file:
             self.file.close()
 
@@ -303,9 +303,9 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
 
         row_count = 0
         lengths: dict[str, int] = {}  # name -> common length of its rows, unless ragged
-        with ExitStack() as opened:
+        with ExitStack() as stack:
             spools = {
-                name: opened.enter_context(closing(NumberSpool(dtype)))
+                name: stack.enter_context(closing(NumberSpool(dtype)))
                 for name, dtype in dtypes.items()
             }
             if ragged:
@@ -314,7 +314,8 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
             def write(rows: Sequence[Row] | Table) -> None:
                 nonlocal row_count
                 table = table_of(rows)
-                columns = {n: _flat_lists(table.columns[n]) for n in names if n in table.columns}
+                stored = [name for name in names if name in dtypes and name in table.columns]
+                columns = {name: _flat_lists(table.columns[name]) for name in stored}
                 for name, lists in {} if ragged else columns.items():
                     for record, length in enumerate(np.diff(lists.offsets), row_count + 1):
                         if lengths.setdefault(name, int(length)) != length:
@@ -328,20 +329,23 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
                 if len(table):
                     if ragged:
                         spools[OFFSETS].add(columns[IDS].offsets[1:] + spools[IDS].count)
-                    for name in columns.keys() & spools.keys():
-                        spools[name].add(columns[name].values)
+                    for name, lists in columns.items():
+                        spools[name].add(lists.values)
                     row_count += len(table)
 
             yield write
             shapes: dict[str, tuple[int, ...]]
             if ragged:
                 shapes = {
-                    name: (spool.count,)
+                    name: (spools[IDS].count,)
                     for name, spool in spools.items()
-                    if name in (IDS, OFFSETS) or spool.file
+                    if name == IDS or spool.file
                 }
+                shapes[OFFSETS] = (row_count + 1,)
             else:
                 shapes = {name: (row_count, length) for name, length in lengths.items()}
+            for name, shape in shapes.items():
+                assert spools[name].count == math.prod(shape), name  # a block lacked the column
             arrays = {
                 name: ArrayToWrite(dtypes[name], shape, spools[name].chunks())
                 for name, shape in shapes.items()
