@@ -147,14 +147,17 @@ def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
     separator = 2**32 - 1  # not an id
     separated = np.insert(batch.ids, batch.offsets[1:-1], separator)
     ids = orjson.dumps(separated, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-    columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % separator)]]
+    if 0 in batch.lengths:  # separators beside empty rows share a comma
+        columns = [[numbers.strip(b",") for numbers in ids.split(b"%d" % separator)]]
+    else:
+        columns = [ids.split(b",%d," % separator)]
     for name in names[1:]:
         values = batch.columns[name]  # single digits
         key = b'],"%s":[' % name.encode()
         if len(values) and values.min() == values.max():  # one string for each length
             digit = b",%d" % values[0]
-            of_length = {length: key + (digit * length)[1:] for length in {*batch.lengths}}
-            columns.append([of_length[length] for length in batch.lengths])
+            list_by_length = {length: key + (digit * length)[1:] for length in {*batch.lengths}}
+            columns.append([list_by_length[length] for length in batch.lengths])
             continue
         digits = np.full(2 * len(values), ord(","), np.uint8)
         digits[1::2] = values + ord("0")
