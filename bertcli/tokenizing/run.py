@@ -76,7 +76,7 @@ class TokenCounts:
         pairs = batch.records.pairs
         if pairs is not None:
             texts = [text or pair or "" for text, pair in zip(texts, pairs, strict=True)]
-        self.empty += texts.count("") + texts.count([])  # faster than the truth of each
+        self.empty += texts.count("") + texts.count([])  # faster than testing each text
         if windows := batch.records.windows:
             self.too_long += sum(bool(window and window.starts_long_text) for window in windows)
         elif limit is not None and self.longest > limit:

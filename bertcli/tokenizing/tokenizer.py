@@ -159,7 +159,7 @@ class Tokenizer:
             return 0
         names = sorted(self.added_special.values(), key=len, reverse=True)
         literal = re.compile("|".join(map(re.escape, names)) or "(?!)")
-        # One search of all texts takes a fifth of the time of a search of each short text.
+        # One search of all texts takes half the time of a search of each short text.
         return len(literal.findall("\0".join(RecordBatch.of(records).strings)))
 
     @cached_property
