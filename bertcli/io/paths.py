@@ -148,7 +148,8 @@ class WatchedFiles:
 
     def refuse_changes(self) -> None:
         """Raise ModelError if a model file has changed, because results may be wrong then."""
-        for path in self.changed:
+        path = next(iter(self.changed), None)
+        if path is not None:
             raise ModelError(
                 f"{path}: was changed while it was in use",
                 f"run the command again with {option('overwrite')}, when the model is complete",
