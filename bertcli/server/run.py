@@ -97,7 +97,8 @@ def bound_sockets(settings: ServerSettings) -> Iterator[list[socket.socket]]:
     """Yield a socket for each address of the host, IPv4 first; they do not listen yet.
 
     All have the same port. An address that this machine lacks, such as one of IPv6, is left out if
-    there is another one.
+    there is another one. With port 0, an address on which the chosen port is in use is left out
+    too.
 
     Raises UsageError as `host_addresses` does, OutputError if an address cannot be bound.
     """
@@ -114,7 +115,8 @@ def bound_sockets(settings: ServerSettings) -> Iterator[list[socket.socket]]:
                 reuse_closing_port(listener)
                 listener.bind((address[0], port, *address[2:]))
             except OSError as failed:
-                if failed.errno not in MISSING_ADDRESS_ERRORS:
+                is_chosen_port_taken = failed.errno == errno.EADDRINUSE and port != settings.port
+                if failed.errno not in MISSING_ADDRESS_ERRORS and not is_chosen_port_taken:
                     raise cannot_bind(settings, failed) from None
                 missing = failed
             else:

@@ -1,5 +1,6 @@
 """Keys, limits, clients that stall or leave, and the end of the server."""
 
+import errno
 import http.client
 import json
 import signal
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from front import DEADLINE, bad, call, until
 from served import IMPATIENT, running
+
+from bertcli.errors import OutputError
 
 SLOW = {"inputs": ["word " * 250] * 400}  # some seconds
 
@@ -112,6 +115,25 @@ def test_a_port_that_is_taken_on_one_address_of_a_host(monkeypatch):
         port = taken.getsockname()[1]
         refused = bad("serve", "--host", "localhost", "--port", port)
     assert refused.error.startswith(f"localhost:{port}: ")
+
+
+def test_a_free_port_that_is_taken_on_another_address(monkeypatch):
+    """The address is left out, because the port that was chosen means nothing to the user."""
+    from bertcli.server import run
+
+    class Taken(socket.socket):
+        def bind(self, address):
+            if address[0] == "127.0.0.2":
+                raise OSError(errno.EADDRINUSE, "in use")
+            super().bind(address)
+
+    monkeypatch.setattr("socket.socket", Taken)
+    addresses = [(socket.AF_INET, 6, (host, 0)) for host in ("127.0.0.1", "127.0.0.2")]
+    monkeypatch.setattr(run, "host_addresses", lambda settings: addresses)
+    with run.bound_sockets(run.ServerSettings(port=0)) as listeners:
+        assert [listener.getsockname()[0] for listener in listeners] == ["127.0.0.1"]
+    with pytest.raises(OutputError), run.bound_sockets(run.ServerSettings(port=8080)):
+        pass
 
 
 def test_names_of_other_machines_are_refused_without_a_key(server, locked):
