@@ -513,7 +513,9 @@ class InferenceOptions(OptionGroup, panel=COMPUTE, record_class=Compute):
     )
     threads = number("CPU threads (default: all cores).", envvar="BERTCLI_THREADS")
     batch_tokens = number(
-        "Tokens per batch; halved when memory runs out.", envvar="BERTCLI_BATCH_TOKENS"
+        "Tokens per batch, with padding except in float32 with OpenVINO; halved when memory runs "
+        "out.",
+        envvar="BERTCLI_BATCH_TOKENS",
     )
 
 
