@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from time import monotonic
 from types import FrameType
@@ -23,14 +24,23 @@ from bertcli.server.requests import RequestError
 from bertcli.server.served_model import ServedModel
 
 GRACE_SECONDS = 0.3  # after a signal, in which clients may still connect
-IDLE_SECONDS = 1.0  # after a signal, in which those that are connected may send a last request
+IDLE_SECONDS = 1.0  # after that, in which those that are connected may send a last request
 MISSING_ADDRESS_ERRORS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # also: no IPv6
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that answers all requests after a signal, then ends."""
+    """A server that answers all requests after a signal, then ends.
 
-    def __init__(self, service: Service, ready: Callable[[], None]) -> None:
+    Its sockets are closed before its connections are: a client that has just connected, and whose
+    request is on its way, would lose it otherwise.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        listeners: list[socket.socket],
+        ready: Callable[[], None],
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 service.app(),
@@ -44,8 +54,10 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self.service = service
+        self.listeners = listeners
         self.ready = ready
         self.signal_time: float | None = None
+        self.is_accepting = True
         self.is_hurried = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -70,12 +82,39 @@ class DrainingServer(uvicorn.Server):
         self.service.is_stopping = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server should stop, as after the grace that follows a signal."""
+        """Return True if the server should stop, as after the times that follow a signal."""
         if self.signal_time is not None:
-            grace = IDLE_SECONDS if self.server_state.connections else GRACE_SECONDS
-            if monotonic() > self.signal_time + grace:
+            seconds = monotonic() - self.signal_time
+            if self.is_accepting:
+                if seconds > GRACE_SECONDS or self.is_hurried:
+                    await self.stop_accepting()
+            elif (
+                not self.server_state.connections
+                or seconds > GRACE_SECONDS + IDLE_SECONDS
+                or self.is_hurried
+            ):
                 self.should_exit = True
         return await super().on_tick(counter)
+
+    async def stop_accepting(self) -> None:
+        """Accept the connections that are waiting, and close the sockets.
+
+        The operating system resets connections that wait at a socket when it is closed.
+        """
+        loop = asyncio.get_running_loop()
+        self.is_accepting = False
+        waiting = []
+        for listener, server in zip(self.listeners, self.servers, strict=True):
+            with suppress(OSError):  # none is left
+                while True:
+                    waiting.append(listener.accept()[0])
+            server.close()  # closes the listener too
+        for connection in waiting:
+            await loop.connect_accepted_socket(self.new_connection, connection)
+
+    def new_connection(self) -> TimedConnection:
+        """Return a connection as those that uvicorn makes."""
+        return TimedConnection(self.config, self.server_state, self.lifespan.state)
 
 
 def serve(model: ServedModel, settings: ServerSettings, announce: Callable[[str], None]) -> None:
@@ -89,7 +128,7 @@ def serve(model: ServedModel, settings: ServerSettings, announce: Callable[[str]
         service = Service(model, settings)
         host, port = listeners[0].getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        DrainingServer(service, lambda: announce(address)).run(listeners)
+        DrainingServer(service, listeners, lambda: announce(address)).run(listeners)
 
 
 @contextmanager
