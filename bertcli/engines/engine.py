@@ -21,12 +21,12 @@ import numpy as np
 
 from bertcli.engines.compute import Backend, Compute
 from bertcli.errors import LOG, BertcliError, UsageError, option, out_of_memory
+from bertcli.formats.row_offsets import offsets_of, spans
 from bertcli.io.progress import BatchDone
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.models.config import BertConfig
 from bertcli.tokenizing.batch import EXTRA, Encoded, TokenBatch
 from bertcli.tokenizing.extra_columns import ExtraColumns
-from bertcli.tokenizing.ragged import offsets_of, spans
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

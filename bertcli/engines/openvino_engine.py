@@ -44,9 +44,9 @@ from bertcli.engines.openvino_graph import (
 from bertcli.engines.openvino_inputs import BatchLayout, PackedTexts, PaddedTexts
 from bertcli.errors import LOG, ModelError, UsageError, option, out_of_memory
 from bertcli.families.structure import HEAD_PARTS
+from bertcli.formats.row_offsets import offsets_of
 from bertcli.model_folder.files import GRAPH_FORMATS, GRAPHS, graph_files
 from bertcli.model_folder.weights import Weights, read_weights
-from bertcli.tokenizing.ragged import offsets_of
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import Indices

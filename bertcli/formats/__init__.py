@@ -6,6 +6,7 @@ opens the writer of any format, `tables` defines the rows that writers take. The
 (NPY, NPZ), `safetensors` and `openai_batch` (answers of OpenAI's embeddings API); `torch_save`
 reads pickles of tensors without executing them.
 `vector_files` reads vectors from any format and `vector_writer` writes them, in a `precision`;
-`number_fields` reads every array and field of numbers. `file_types` recognises files that are not
-text. Start with `registry`.
+`number_fields` reads every array and field of numbers; `row_offsets` computes where rows of
+different lengths start in a flat array. `file_types` recognises files that are not text. Start with
+`registry`.
 """

@@ -367,9 +367,11 @@ def _flat_lists(lists: Any) -> FlatLists:
     """Return the lists of a column as one flat array with offsets."""
     import numpy as np
 
+    from bertcli.formats.row_offsets import offsets_of
+
     if isinstance(lists, FlatLists):
         return lists
-    offsets = np.cumsum([0, *map(len, lists)])
+    offsets = offsets_of([*map(len, lists)])
     return FlatLists(np.fromiter(chain.from_iterable(lists), "<i8", offsets[-1]), offsets)
 
 

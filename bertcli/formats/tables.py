@@ -140,10 +140,12 @@ def _joined(tables: Sequence[Table]) -> Table:
 def _joined_column(columns: Sequence[Any]) -> Any:
     import numpy as np
 
+    from bertcli.formats.row_offsets import offsets_of
+
     if all(isinstance(column, FlatLists) for column in columns):
         lengths = np.concatenate([np.diff(column.offsets) for column in columns])
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return FlatLists(np.concatenate([column.values for column in columns]), offsets)
+        values = np.concatenate([column.values for column in columns])
+        return FlatLists(values, offsets_of(lengths))
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(columns)
     return [value for column in columns for value in _as_list(column)]

@@ -19,12 +19,12 @@ import numpy as np
 from bertcli.embedding.pooling import split_by_sizes
 from bertcli.engines.engine import PackedTokens, ReductionByText, library_of, result_of
 from bertcli.errors import InputError, option
+from bertcli.formats.row_offsets import offsets_of
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.batch import FIRST_CHARACTERS
 from bertcli.tasks.fill_mask import vocabulary_logits
 from bertcli.tasks.head import SPECIAL_MASK, Head, HeadTask, Settings
 from bertcli.tokenizing.batch import Encoded, Layout
-from bertcli.tokenizing.ragged import offsets_of
 
 if TYPE_CHECKING:
     from bertcli.engines.engine import Indices

@@ -235,7 +235,7 @@ def encode_as_arrays(
     """
     import numpy as np
 
-    from bertcli.tokenizing.ragged import offsets_of, spans
+    from bertcli.formats.row_offsets import offsets_of, spans
 
     limit = tokenizer.truncated_length(layout)
     texts: Any = [*block.texts, *(block.pairs or ())]

@@ -1,11 +1,11 @@
 """Encode many texts to flat id arrays (with nanotoken where it is exact), and write them as lines.
 
     ids, offsets = WordPieceEngine(core)(['I love NLP!', ""])   # uint32 [T], int64 [B + 1]
-    ragged_lines(batch, ["input_ids"], lines)   # of JSON, where `HOLE` stands for the lists
+    fill_json_lines(template, batch, ["input_ids"])   # `HOLE` stands for the lists
 
-`ragged_lines` serializes the ids of many texts with one orjson call, with a separator between texts
-that is not an id, and splits the result there. `B` is the number of texts, `T` the number of all
-their tokens.
+`fill_json_lines` serializes the ids of many texts with one orjson call, with a separator between
+texts that is not an id, and splits the result there. `B` is the number of texts, `T` the number of
+all their tokens.
 
 nanotoken (Rust, MIT) implements WordPiece only, without pairs or offsets. Findings for 0.1.0:
 
@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from bertcli.formats.row_offsets import offsets_of
 from bertcli.formats.tables import NumbersText
 from bertcli.io.typed_json import parse
 from bertcli.tokenizing.batch import TokenBatch
@@ -123,26 +124,11 @@ class WordPieceEngine:
         return tokenizer if rows == [encoding.ids for encoding in expected] else None
 
 
-def spans(pool: NDArray[Any], starts: Counts, lengths: Counts) -> NDArray[Any]:
-    """Return pool[start : start + length] of all spans, concatenated."""
-    is_filled = lengths > 0
-    starts = starts[is_filled]
-    lengths = lengths[is_filled]
-    steps = np.ones(lengths.sum(), np.int64)  # from each index to the next
-    steps[:1] = starts[:1]
-    steps[np.cumsum(lengths)[:-1]] = starts[1:] - starts[:-1] - lengths[:-1] + 1
-    return pool.take(np.cumsum(steps, out=steps), 0)  # ten times as fast as indexing
+def fill_json_lines(template: str, batch: TokenBatch, names: Sequence[str]) -> bytes:
+    """Return JSON lines of a batch of arrays: the template with lists of ids for each `HOLE`.
 
-
-def offsets_of(lengths: Counts | list[int]) -> Counts:
-    """Return the row offsets for rows of these lengths: each start, and the end of the last."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
-    """Return JSON lines with the columns of a batch of arrays, one row per line, at each `HOLE`."""
+    The template has a line and a hole per text; ``names`` are the columns, ``input_ids`` first.
+    """
     offsets = batch.offsets.tolist()
     separator = 2**32 - 1  # not an id
     separated = np.insert(batch.ids, batch.offsets[1:-1], separator)
@@ -164,10 +150,10 @@ def ragged_lines(batch: TokenBatch, names: Sequence[str], lines: str) -> bytes:
         flat = digits.tobytes()
         rows = pairwise(offsets)
         columns.append([key + flat[2 * start + 1 : 2 * stop] for start, stop in rows])
-    # A line is its text before the hole, then the lists, then its text after it.
+    # A line is its template before the hole, then the lists, then its template after it.
     step = 1 + len(columns)
     pieces = [b""] * (step * len(batch) + 1)
-    pieces[::step] = lines.encode().split(b"\0")
+    pieces[::step] = template.encode().split(b"\0")
     for position, column in enumerate(columns, 1):
         pieces[position::step] = column
     return b"".join(pieces)

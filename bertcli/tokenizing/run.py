@@ -371,13 +371,14 @@ class TokenOutput:
             line = b'{"length":%d}\n' if is_json else b"%d\n"
             return b"".join([line % length for length in batch.lengths])
         if batch.has_arrays and is_json and self.layout.columns:
-            from bertcli.tokenizing.ragged import HOLE, ragged_lines
+            from bertcli.tokenizing.ragged import HOLE, fill_json_lines
 
             if batch.records.is_plain and not self._other_columns(batch):
-                lines = to_lines([{"input_ids": HOLE}]) * len(batch)
+                template = to_lines([{"input_ids": HOLE}]) * len(batch)
             else:
-                lines = to_lines(self.rows(batch, {"input_ids": repeat(HOLE, len(batch))}))
-            return ragged_lines(batch, self.layout.columns, lines)
+                rows = self.rows(batch, {"input_ids": repeat(HOLE, len(batch))})
+                template = to_lines(rows)
+            return fill_json_lines(template, batch, self.layout.columns)
         rows = self.rows(batch)
         return (to_lines(rows) if is_json else "".join(map(to_text, rows))).encode()
 

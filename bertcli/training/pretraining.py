@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from bertcli.engines.engine import MODEL_COLUMNS, PackedTokens
 from bertcli.errors import InputError, ModelError, UsageError, option
+from bertcli.formats.row_offsets import offsets_of
 from bertcli.io.paths import sha256
 from bertcli.io.typed_json import read_object
 from bertcli.model_folder.folder import ModelFolder
@@ -31,7 +32,6 @@ from bertcli.models.heads import BertForPreTraining
 from bertcli.models.initial_weights import initialise
 from bertcli.models.surgery import add_extra_embeddings
 from bertcli.tokenizing.batch import EXTRA
-from bertcli.tokenizing.ragged import offsets_of
 from bertcli.training.instances import Instances
 from bertcli.training.loop import (
     Objective,
