@@ -143,7 +143,7 @@ def bound_sockets(settings: ServerSettings) -> Iterator[list[socket.socket]]:
     """
     port = settings.port
     listeners: list[socket.socket] = []
-    missing: OSError | None = None
+    failure: OSError | None = None
     with ExitStack() as stack:
         for family, protocol, address in host_addresses(settings):
             try:
@@ -157,12 +157,12 @@ def bound_sockets(settings: ServerSettings) -> Iterator[list[socket.socket]]:
                 is_chosen_port_taken = failed.errno == errno.EADDRINUSE and port != settings.port
                 if failed.errno not in MISSING_ADDRESS_ERRORS and not is_chosen_port_taken:
                     raise cannot_bind(settings, failed) from None
-                missing = failed
+                failure = failed
             else:
                 listeners.append(listener)
                 port = listener.getsockname()[1]
-        if missing and not listeners:
-            raise cannot_bind(settings, missing)
+        if failure and not listeners:
+            raise cannot_bind(settings, failure)
         yield listeners
 
 
