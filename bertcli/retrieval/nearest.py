@@ -17,7 +17,7 @@ come from a file, or from an embedder while it computes them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,8 @@ DIGITS = 9  # decimals of scores; of rows with equal scores, the earlier one com
 SAFE_SQUARES = (1e-24, 1e30)  # squared lengths for which float32 neither underflows nor overflows
 LOWEST = -1e38  # below all scores
 QUERIES_PER_PRODUCT = 256  # to bound the memory of their products with a block
+CANDIDATES_PER_PRODUCT = 4096  # to bound the memory of their vectors in float64
+UNIT_TOLERANCE = 1e-5  # of lengths, which are then not divided by
 NO_TEXT = Record(None)  # type: ignore[arg-type] # record of a row with a vector only
 
 
@@ -82,28 +84,55 @@ class BestRows:
         self.rows = 0
         self.threshold = -inf if threshold is None else threshold
         self.excluded: Array = np.zeros(0, int)  # rows that never match
-        self._best: list[list[Match]] = [[] for _ in queries]
+        # [q, <= k], the best first; -inf where a query has fewer matches than another one
+        self._best_scores = np.zeros((len(queries), 0))
+        self._best_rows = np.zeros((len(queries), 0), int)
 
-    def keep(self, number: int, rows: Array, scores: Array) -> None:
-        """Keep the best of rows [n], which come after all earlier ones, for query `number`."""
+    @property
+    def lowest_scores(self) -> Array:
+        """The scores that a row must exceed, [q]: -inf for a query with less than k matches."""
+        if self._best_scores.shape[1] < self.k:
+            return np.full(len(self.queries), -inf)
+        return self._best_scores[:, -1]
+
+    def keep(self, queries: Array | int, rows: Array, scores: Array) -> None:
+        """Keep the best of new matches: numbers of queries, rows and scores, [m] each.
+
+        For each query, the rows come after all earlier ones.
+        """
         scores = scores.round(DIGITS)
+        queries = np.broadcast_to(queries, rows.shape)
+        is_better = scores > self.lowest_scores[queries]  # of equal scores, the earlier row stays
         if len(self.excluded):
-            allowed = ~np.isin(rows, self.excluded)
-            rows = rows[allowed]
-            scores = scores[allowed]
-        best = self._best[number]
-        lowest_score = best[-1].score if len(best) == self.k else -np.inf
-        better = scores > lowest_score  # of equal scores, the earlier row stays
-        rows = rows[better]
-        scores = scores[better]
-        order = np.lexsort((rows, -scores))[: self.k]
-        best += map(Match, rows[order].tolist(), scores[order].tolist())
-        best.sort(key=lambda match: (-match.score, match.row))
-        del best[self.k :]
+            is_better &= ~np.isin(rows, self.excluded)
+        if not is_better.any():
+            return
+        queries = queries[is_better]
+        changed, counts = np.unique(queries, return_counts=True)
+        missing = min(self.k - self._best_rows.shape[1], int(counts.max()))
+        if missing:
+            columns = ((0, 0), (0, missing))
+            self._best_scores = np.pad(self._best_scores, columns, constant_values=-inf)
+            self._best_rows = np.pad(self._best_rows, columns)
+        width = self._best_rows.shape[1]
+        queries = np.concatenate([changed.repeat(width), queries])
+        rows = np.concatenate([self._best_rows[changed].ravel(), rows[is_better]])
+        scores = np.concatenate([self._best_scores[changed].ravel(), scores[is_better]])
+        order = np.lexsort((rows, -scores, queries))
+        first_of_query = np.searchsorted(queries[order], changed)
+        best = order[first_of_query[:, None] + np.arange(width)]
+        self._best_scores[changed] = scores[best]
+        self._best_rows[changed] = rows[best]
 
     def matches(self) -> list[list[Match]]:
         """Return the rows of each query, the best first."""
-        return [[match for match in best if match.score >= self.threshold] for best in self._best]
+        is_match = (self._best_scores > -inf) & (self._best_scores >= self.threshold)
+        return [
+            [*map(Match, rows[matching].tolist(), scores[matching].tolist())]
+            for rows, scores, matching in zip(
+                self._best_rows, self._best_scores, is_match, strict=True
+            )
+        ]
 
 
 class Nearest(BestRows):
@@ -122,6 +151,7 @@ class Nearest(BestRows):
         self.queries = self.scaled(queries)
         self._float32_queries = self.queries.astype(np.float32)
         self._lengths = np.linalg.norm(self.queries, axis=1)
+        self._memory = np.empty(0, np.float32)
         self.ceilings: Array | None = None
 
     def scaled(self, vectors: Array) -> Array:
@@ -141,16 +171,33 @@ class Nearest(BestRows):
                 squares = np.ones(len(vectors), np.float32)
         lengths = np.sqrt(squares)
         rounding = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
-        rounding *= float(lengths.max(initial=0)) if self.dot else 1.0
+        excess = float(np.abs(lengths - 1).max(initial=0))
+        are_unit = excess < UNIT_TOLERANCE
+        if self.dot:
+            rounding *= float(lengths.max(initial=0))
+        elif are_unit:
+            rounding += excess
         excluded = self.excluded - self.rows  # indices in this block
         excluded = excluded[(excluded >= 0) & (excluded < len(vectors))]
-        for start in range(0, len(self._best), QUERIES_PER_PRODUCT):
-            products = self._float32_queries[start : start + QUERIES_PER_PRODUCT] @ float32.T
-            if not self.dot:
+        for start in range(0, len(self.queries), QUERIES_PER_PRODUCT):
+            queries = self._float32_queries[start : start + QUERIES_PER_PRODUCT]
+            products = self._product_memory(len(queries), len(vectors))
+            np.matmul(queries, float32.T, out=products)
+            if not (self.dot or are_unit):
                 products /= lengths
-            products[:, excluded] = -np.inf
+            products[:, excluded] = -inf
             self._keep_candidates(start, products, vectors, rounding)
         self.rows += len(vectors)
+
+    def _product_memory(self, *shape: int) -> Array:
+        """Return an array for products, in the memory of the earlier ones.
+
+        Fresh memory for each block takes as long as half the products.
+        """
+        size = prod(shape)
+        if size > self._memory.size:
+            self._memory = np.empty(size, np.float32)
+        return self._memory[:size].reshape(shape)
 
     def _keep_candidates(
         self, first_query: int, products: Array, vectors: Array, rounding: float
@@ -164,21 +211,20 @@ class Nearest(BestRows):
         slack = (rounding * self._lengths[queries, None]).astype(np.float32)
         if self.ceilings is not None:
             ceilings = self.ceilings[queries, None].astype(np.float32)
-            products[products > ceilings + slack] = -np.inf
-        lowest_kept = [
-            best[-1].score if len(best) == self.k else LOWEST for best in self._best[queries]
-        ]
-        lower_bounds = np.array(lowest_kept, np.float32)[:, None] - slack
+            products[products > ceilings + slack] = -inf
+        lowest_scores = np.maximum(self.lowest_scores[queries, None], LOWEST)
+        lower_bounds = lowest_scores.astype(np.float32) - slack
         candidates = np.flatnonzero(products >= lower_bounds)  # flat indices
         if len(candidates) > self.k * len(products):
             kth_best = np.partition(products, -self.k, 1)[:, [-self.k]]
             candidates = np.flatnonzero(products >= np.maximum(lower_bounds, kth_best - 2 * slack))
-        borders = np.searchsorted(candidates, len(vectors) * np.arange(1, len(products)))
-        for number, query_candidates in enumerate(np.split(candidates, borders), first_query):
-            if len(query_candidates):
-                rows = query_candidates % len(vectors)
-                scores = self.scaled(vectors[rows]) @ self.queries[number]
-                self.keep(number, self.rows + rows, scores)
+        for start in range(0, len(candidates), CANDIDATES_PER_PRODUCT):
+            numbers, rows = np.divmod(
+                candidates[start : start + CANDIDATES_PER_PRODUCT], len(vectors)
+            )
+            numbers += first_query
+            scores = np.vecdot(self.scaled(vectors[rows]), self.queries[numbers])
+            self.keep(numbers, self.rows + rows, scores)
 
 
 def refuse_infinite(vectors: Array, first_row: int) -> None:

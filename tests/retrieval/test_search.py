@@ -112,6 +112,37 @@ def test_command_finds_kittens(run):
     assert list(hits[0]) == ["row", "id", "score", "text"]
     assert [hit["text"] for hit in hits] == ["A kitten plays", "The cat sat on the mat"]
     assert hits[0]["row"] == hits[0]["id"] == 2
+@pytest.mark.parametrize("dot", [False, True])
+@pytest.mark.parametrize("lengths", ["one", "nearly one", "random"])
+@pytest.mark.parametrize("k", [1, 10, 700])
+def test_the_best_of_many_rows_are_those_of_float64(lengths, k, dot):
+    """The products in float32 leave out no row, also among thousands of equal ones."""
+    draw = np.random.default_rng(3)
+    corpus = draw.normal(size=(3000, 24))
+    corpus /= np.linalg.norm(corpus, axis=1, keepdims=True)
+    if lengths == "nearly one":
+        corpus *= draw.uniform(1 - 4e-6, 1 + 4e-6, size=(3000, 1))
+    if lengths == "random":
+        corpus *= draw.uniform(0.5, 2, size=(3000, 1))
+    corpus[1000:2500] = corpus[0]
+    corpus[2500:2600] = corpus[0] + draw.normal(size=(100, 24)) * 1e-7  # differ by their rounding
+    corpus = corpus.astype(np.float32)
+    queries = np.concatenate([draw.normal(size=(300, 24)), corpus[:2]]).astype(np.float32)
+    found = Nearest(queries, k, dot=dot)
+    for block in np.split(corpus, [100, 2200, 2700]):
+        found.add(block)
+    wide = queries.astype(np.float64), corpus.astype(np.float64)
+    if not dot:
+        wide = tuple(x / np.linalg.norm(x, axis=1, keepdims=True) for x in wide)
+    scores = (wide[0] @ wide[1].T).round(9)
+    for best, row in zip(found.matches(), scores, strict=True):
+        assert [match.score for match in best] == pytest.approx(np.sort(row)[::-1][:k], abs=2e-9)
+        assert best == sorted(best, key=lambda match: (-match.score, match.row))
+        assert row[[match.row for match in best]] == pytest.approx(
+            [match.score for match in best], abs=2e-9
+        )
+
+
 
 
 def test_vectors_are_written_and_reused(run, monkeypatch):
