@@ -50,7 +50,7 @@ from bertcli.formats import safetensors
 from bertcli.formats.safetensors import GET_AGAIN
 from bertcli.formats.tables import ID_COLUMNS, FlatLists, Row, Table, table_of
 from bertcli.io.printable import listed
-from bertcli.io.streams import CHUNK, open_bytes, stream_of, unreadable
+from bertcli.io.streams import CHUNK, open_mapped, stream_of, unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,7 +112,7 @@ class StoredArray:
     dtype_name: str  # name of the dtype in the file: float32, F32
 
     def blocks(self, max_rows: int = NUMBERS_PER_BLOCK) -> Iterator[Array]:
-        """Yield the rows in blocks: [<= max_rows, D...]."""
+        """Yield the rows in blocks [<= max_rows, D...], which cannot be written to."""
         rows, *inner = self.shape or (1,)
         for block in self.read_rows(rows, math.prod(inner), max_rows):
             yield block.reshape(len(block), *inner)
@@ -170,7 +170,7 @@ def array_in(arrays: Arrays, file_name: str, name: str) -> StoredArray:
 
 @contextmanager
 def _npy(path_or_file: str | IO[bytes]) -> Iterator[Arrays]:
-    with open_bytes(path_or_file) if isinstance(path_or_file, str) else path_or_file as stream:
+    with open_mapped(path_or_file) if isinstance(path_or_file, str) else path_or_file as stream:
         yield {"": lambda: array_of_stream(stream)}
 
 

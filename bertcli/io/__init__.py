@@ -1,6 +1,7 @@
 """Files, streams and folders as bytes. Imports only `errors`.
 
-- In: `streams` opens files, stdin, gz and zst and cuts them into lines; `typed_json` is the only
+- In: `streams` opens files, stdin, gz and zst and cuts them into lines; `mapped_file` reads large
+  files without copying them; `typed_json` is the only
   reader of JSON, `protobuf` reads messages without their schema.
 - Out: `lock` keeps other processes away from an output; `publish` writes files and folders
   atomically; `output_files` publishes an output with the files beside it; `system_calls` has what

@@ -16,10 +16,12 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError, OutputError, option
+from bertcli.io.mapped_file import MappedFile, is_mappable
 
 Identity = tuple[int, int] | str  # device and inode, or the path of a file to be created
 
@@ -167,10 +169,16 @@ def _version_of(path: Path) -> tuple[int, int, int] | None:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb", buffering=0) as file:
+        return sha256_of(file)
+
+
+def sha256_of(file: FileIO) -> str:
+    """Return the SHA-256 of an open file, from its position on."""
     import hashlib
 
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    source: RawIOBase = MappedFile(file) if is_mappable(file) else file
+    while block := source.read(1 << 20):
+        digest.update(block)
     return digest.hexdigest()

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from bertcli.errors import InputError, option
+from bertcli.io.mapped_file import MappedFile, is_mappable
 from bertcli.io.paths import input_name
 from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
 
@@ -148,6 +149,23 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
     if suffix in COMPRESSED_SUFFIXES:
         chunks = _decompressed(chunks, raw, suffix)
     return stream_of(chunks, raw)
+
+
+def open_mapped(path: str) -> IO[bytes]:
+    """Open a file for one pass: a regular one as a `MappedFile`, whose reads return memoryviews.
+
+    Compressed files, pipes and stdin (``-``) are opened by `open_bytes`. Raises InputError if the
+    file cannot be opened.
+    """
+    is_compressed = Path(path).suffix.lower() in COMPRESSED_SUFFIXES
+    if path != "-" and not is_compressed and Path(path).is_file():  # a pipe is opened only once
+        try:
+            with open(path, "rb") as file:
+                if is_mappable(file):
+                    return cast("IO[bytes]", MappedFile(file))
+        except OSError as error:
+            raise unreadable(path, error) from None
+    return open_bytes(path)
 
 
 def _decompressed(chunks: Iterator[bytes], raw: IO[bytes], suffix: str) -> Iterator[bytes]:

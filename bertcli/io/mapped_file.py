@@ -1,0 +1,52 @@
+"""Read large files without copying them: reads return views of the pages of a file.
+
+    with open("vectors.npy", "rb") as file:
+        header = bytes(MappedFile(file).read(128))
+
+New memory for each block of a file takes longer than the reading: 1.3 of 1.6 s for 1.5 GB.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from stat import S_ISREG
+from typing import IO, Any
+
+from bertcli.io.system_calls import BusErrors
+
+
+def is_mappable(file: IO[bytes]) -> bool:
+    """Return True for an open regular file that is not empty.
+
+    On Windows, return False: it does not replace or delete a mapped file.
+    """
+    status = os.fstat(file.fileno())
+    return os.name == "posix" and S_ISREG(status.st_mode) and status.st_size > 0
+
+
+class MappedFile(io.RawIOBase):
+    """A mapped file that is read once, from its start. It outlives the ``file`` that it maps.
+
+    It is unmapped once nothing refers to it or to what was read.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        BusErrors.expect()
+        self.pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.position = 0
+        self.first_page = 0  # the position of the first page in memory
+
+    def read(self, size: int = -1) -> Any:
+        """Return a memoryview of the next bytes, at most ``size``; pages before it leave memory.
+
+        The system reads them again if an earlier view is used.
+        """
+        start = self.position
+        self.position = len(self.pages) if size < 0 else min(start + size, len(self.pages))
+        first_page = start - start % mmap.PAGESIZE
+        if hasattr(mmap, "MADV_DONTNEED") and first_page > self.first_page:
+            self.pages.madvise(mmap.MADV_DONTNEED, self.first_page, first_page - self.first_page)
+            self.first_page = first_page
+        return memoryview(self.pages)[start : self.position]
