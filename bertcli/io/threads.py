@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bertcli.errors import BertcliError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,3 +37,32 @@ def run_ahead(
             yield pending.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_background(work: Callable[..., R], *arguments: Any) -> Future[R]:
+    """Return the future result of ``work(*arguments)``, for which Python does not wait at exit."""
+    from concurrent.futures import Future
+
+    future = Future[R]()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future
+
+
+def checked(items: Iterable[T], check: Future[None]) -> Iterator[T]:
+    """Yield the items while a check of all of them runs; then wait for it, and raise its error.
+
+    If reading an item raises an error too, that of the check is raised in its place.
+    """
+    try:
+        yield from items
+    except BertcliError:
+        check.result()
+        raise
+    check.result()

@@ -63,6 +63,7 @@ from bertcli.io.printable import listed
 from bertcli.io.progress import Display
 from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
 from bertcli.io.streams import open_bytes
+from bertcli.io.threads import checked, in_background
 from bertcli.io.typed_json import JsonObject, is_regular, whole_number
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.batch import record_windows
@@ -93,6 +94,8 @@ from bertcli.tokenizing.run import TokenCounts
 from bertcli.tokenizing.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from bertcli.embedding.sparse import TermNames
 
 Collector = Nearest | TermProducts | MaxSim  # collects the best rows for queries
@@ -219,6 +222,7 @@ class Search:
     query_embedder: RecordEmbedder | None = None  # for models that embed queries differently
     temporary: TemporaryVectors | None = None  # vectors of the corpus if not stored
     index: SearchIndex | None = None  # the open index, if there is one
+    vectors_check: Future[None] | None = None  # fails if the file was changed after it was made
     rerank: Callable[[Iterable[list[Answer]]], Iterable[list[Answer]]] = iter  # default: unchanged
     explainer: Explainer | None = None
     query_tally: TokenCounts = field(default_factory=TokenCounts, init=False)
@@ -240,6 +244,7 @@ class Search:
             raise UsageError(f"{option('explain')} cannot be combined with {option('sparse')}")
         path = str(options.vectors)
         index = None
+        check = None
         if options.index is not None:
             path = str(options.index)
             index = open_index(options.index)
@@ -262,7 +267,9 @@ class Search:
                     f"{path}: no manifest says which model made it; assuming it was {folder.name}"
                 )
             if digest := manifest.text("sha256"):
-                refuse_changed_file(options.vectors, digest, InputError, MAKE_AGAIN)
+                check = in_background(
+                    refuse_changed_file, options.vectors, digest, InputError, MAKE_AGAIN
+                )
         elif reader is None:
             raise InputError(
                 f"{path}: file not found", f"{option('corpus')} FILE computes the vectors"
@@ -290,6 +297,7 @@ class Search:
             reader and embedder.divide_texts(reader),
             query_embedder,
             index=index,
+            vectors_check=check,
             explainer=Explainer(embedder) if options.explain else None,
         )
 
@@ -317,13 +325,18 @@ class Search:
     @property
     def store(self) -> VectorFile | TemporaryVectors:
         """The vectors of the corpus, stored or temporary."""
-        return self.temporary or VectorFile(str(self.options.vectors))
+        return self.temporary or VectorFile(str(self.options.vectors), self.vectors_check)
 
     @property
     def texts(self) -> Reader:
         """The reader of the corpus, which must not be None."""
         assert self.reader is not None
         return self.reader
+
+    def wait_for_check(self) -> None:
+        """Raise InputError if the file of vectors was changed after it was made."""
+        if self.vectors_check:
+            self.vectors_check.result()
 
     def vector_run(self) -> VectorRun:
         """Return the run that writes the vectors of the corpus, resuming an interrupted one."""
@@ -455,8 +468,11 @@ def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
         return
     if search.options.vectors is not None:
         if not search.stored:
+            search.wait_for_check()
             _embed_corpus(search.vector_run(), search, display)
+            search.vectors_check = None  # of another file
         yield search
+        search.wait_for_check()
         return
     with closing(TemporaryVectors(search)) as search.temporary:
         _embed_corpus(search.temporary, search, display)
@@ -519,17 +535,26 @@ def compares_by_dot(embedder: RecordEmbedder) -> bool:
 class VectorFile:
     """Vectors of a corpus in a file, which may be written by another program."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, check: Future[None] | None = None) -> None:
         self.path = path
         self.manifest = manifest_of(path)
+        self.check = check
 
     def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
-        """Yield blocks of vectors, one vector per text, as `read_text_vectors` does."""
-        return read_text_vectors(self.path, dim, any_model=any_model)
+        """Yield blocks of vectors, one vector per text, as `read_text_vectors` does.
+
+        Then raises InputError if the file was changed after it was made.
+        """
+        blocks = read_text_vectors(self.path, dim, any_model=any_model)
+        return checked(blocks, self.check) if self.check else blocks
 
     def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
-        """Yield lists of token vectors or term weights per text, as `read_vector_lists` does."""
-        return read_vector_lists(self.path, names)
+        """Yield lists of token vectors or term weights per text, as `read_vector_lists` does.
+
+        Then raises InputError as above.
+        """
+        lists = read_vector_lists(self.path, names)
+        return checked(lists, self.check) if self.check else lists
 
     @property
     def index(self) -> IndexFile | None:

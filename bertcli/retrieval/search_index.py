@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from io import FileIO
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,11 @@ from bertcli.errors import InputError, option
 from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import object_in, value_of
 from bertcli.formats.vector_files import ROWS_PER_BLOCK, SAME_MODEL, Array
-from bertcli.io.paths import sha256
+from bertcli.io.paths import sha256, sha256_of
 from bertcli.io.printable import listed
 from bertcli.io.publish import MANIFEST
 from bertcli.io.streams import unreadable
+from bertcli.io.threads import checked, in_background
 from bertcli.io.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
@@ -178,13 +180,15 @@ class SearchIndex:
         self.rows_path = folder / f"{self.tag}{ROWS_END}"
         self.texts = open(folder / f"{self.tag}{TEXTS_END}", "rb")  # noqa: SIM115 - the next line closes it
         finalize(self, self.texts.close)
-        digests = manifest.object("sha256")
-        for name, file in (("vectors", self.vectors_path), ("rows", self.rows_path)):
-            if sha256(file) != digests.text(name):
-                raise self._damaged(file)
+        file = open(self.vectors_path, "rb", buffering=0)  # noqa: SIM115 - `_check_vectors` closes it
+        self.check = in_background(self._check_vectors, file)
+        if sha256(self.rows_path) != manifest.object("sha256").text("rows"):
+            raise self._damaged(self.rows_path)
         self.arrays = RowArrays.read(self.rows_path)
         try:
-            self.vectors: Array = np.load(self.vectors_path, mmap_mode="r", allow_pickle=False)
+            self.unchecked_vectors: Array = np.load(
+                self.vectors_path, mmap_mode="r", allow_pickle=False
+            )
         except ValueError:
             raise self._damaged(self.vectors_path) from None
         if os.fstat(self.texts.fileno()).st_size != self.arrays.offsets[-1]:
@@ -194,10 +198,22 @@ class SearchIndex:
         """Return the error for a file that differs from what was written."""
         return InputError(f"{self.path}: {file.name} was changed after it was made", DELETE)
 
+    def _check_vectors(self, file: FileIO) -> None:
+        """Raise InputError unless the open file of vectors is the one that was written."""
+        with file:
+            if sha256_of(file) != self.manifest.object("sha256").text("vectors"):
+                raise self._damaged(self.vectors_path)
+
+    @property
+    def vectors(self) -> Array:
+        """The vectors, [n, D]. Raises InputError if they were changed after they were made."""
+        self.check.result()
+        return self.unchecked_vectors
+
     @property
     def count(self) -> int:
         """The number of rows."""
-        return len(self.vectors)
+        return len(self.unchecked_vectors)
 
     @property
     def fingerprint(self) -> JsonObject:
@@ -234,13 +250,15 @@ class SearchIndex:
     def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
         """Yield the vectors in blocks [<= ROWS_PER_BLOCK, D].
 
-        Raises InputError unless D is ``dim``, or ``any_model`` allows vectors of other models.
+        Raises InputError unless D is ``dim``, or ``any_model`` allows vectors of other models; at
+        the end if the vectors were changed after they were made.
         """
-        if not any_model and self.vectors.shape[1] != dim:
-            size = self.vectors.shape[1]
+        size = self.unchecked_vectors.shape[1]
+        if not any_model and size != dim:
             raise InputError(f"{self.path}: has {size} dimensions, and the model {dim}", SAME_MODEL)
-        for start in range(0, self.count, ROWS_PER_BLOCK):
-            yield self.vectors[start : start + ROWS_PER_BLOCK]
+        starts = range(0, self.count, ROWS_PER_BLOCK)
+        blocks = (self.unchecked_vectors[start : start + ROWS_PER_BLOCK] for start in starts)
+        yield from checked(blocks, self.check)
 
     def lines(self, first: int, stop: int) -> list[bytes]:
         """Return the lines of rows ``first`` to ``stop``. Raises InputError for a bad checksum."""

@@ -72,6 +72,22 @@ def test_vectors_of_a_search_that_was_killed_while_it_kept_them(run, tmp_path, s
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
+@pytest.mark.parametrize("queries", ["kitten\n", ""])
+@pytest.mark.parametrize("command", ["similar", "map", "duplicates"])
+def test_vectors_that_were_changed_give_no_result(command, queries, run, tmp_path):
+    """Also where they are read before the check is done, and cannot be read."""
+    made = ("-m", TINY, "--vectors", "v.npy", "-q")
+    good("similar", "kitten", *made, "--corpus", "c.txt")
+    whole = Path("v.npy").read_bytes()
+    texts = () if command == "similar" else ("c.txt",)
+    for changed in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-100], whole[:50]):
+        Path("v.npy").write_bytes(changed)
+        output = ("-o", "x.html") if command == "map" else ()
+        done = bad(command, *texts, *made, *output, stdin=queries)
+        assert done.error.startswith("v.npy: was changed after it was made: its sha256 differs")
+        assert not Path("x.html").exists()
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     cuts=st.lists(st.integers(0, 40), max_size=5),
@@ -96,22 +112,6 @@ def test_the_best_rows_whatever_the_blocks(cuts, k, seed, doubled):
         assert best == sorted(best, key=lambda match: (-match.score, match.row))
 
 
-def test_a_vector_of_zeros_is_like_nothing():
-    found = nearest(normal(1, 6), [np.zeros((1, 6), np.float32), -normal(1, 6)], 2)[0]
-    assert [(match.row, match.score) for match in found] == [(0, 0), (1, -1)]
-
-
-def test_command_finds_kittens(run):
-    code, out, err = run("similar", "young cats", "finance", "--corpus", "c.txt", "-k", "2", "-q")
-    assert (code, err) == (0, "")
-    answers = [json.loads(line) for line in out.splitlines()]
-    assert [list(answer) for answer in answers] == [["query", "hits"]] * 2
-    assert [answer["query"] for answer in answers] == ["young cats", "finance"]
-    assert [len(answer["hits"]) for answer in answers] == [2, 2]
-    hits = answers[0]["hits"]
-    assert list(hits[0]) == ["row", "id", "score", "text"]
-    assert [hit["text"] for hit in hits] == ["A kitten plays", "The cat sat on the mat"]
-    assert hits[0]["row"] == hits[0]["id"] == 2
 @pytest.mark.parametrize("dot", [False, True])
 @pytest.mark.parametrize("lengths", ["one", "nearly one", "random"])
 @pytest.mark.parametrize("k", [1, 10, 700])
@@ -143,6 +143,22 @@ def test_the_best_of_many_rows_are_those_of_float64(lengths, k, dot):
         )
 
 
+def test_a_vector_of_zeros_is_like_nothing():
+    found = nearest(normal(1, 6), [np.zeros((1, 6), np.float32), -normal(1, 6)], 2)[0]
+    assert [(match.row, match.score) for match in found] == [(0, 0), (1, -1)]
+
+
+def test_command_finds_kittens(run):
+    code, out, err = run("similar", "young cats", "finance", "--corpus", "c.txt", "-k", "2", "-q")
+    assert (code, err) == (0, "")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [list(answer) for answer in answers] == [["query", "hits"]] * 2
+    assert [answer["query"] for answer in answers] == ["young cats", "finance"]
+    assert [len(answer["hits"]) for answer in answers] == [2, 2]
+    hits = answers[0]["hits"]
+    assert list(hits[0]) == ["row", "id", "score", "text"]
+    assert [hit["text"] for hit in hits] == ["A kitten plays", "The cat sat on the mat"]
+    assert hits[0]["row"] == hits[0]["id"] == 2
 
 
 def test_vectors_are_written_and_reused(run, monkeypatch):
