@@ -27,7 +27,8 @@ MOVES_OPEN_FILES = os.name == "posix"  # Windows neither renames nor removes an 
 END_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # the signals that ask a process to end
 if hasattr(signal, "SIGHUP"):
     END_SIGNALS.append(signal.SIGHUP)
-MMAP_THRESHOLD = -3  # the option M_MMAP_THRESHOLD of mallopt
+MMAP_THRESHOLD = -3  # the options M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt
+TRIM_THRESHOLD = -1
 
 
 # --- files ---
@@ -206,19 +207,41 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def return_large_blocks() -> None:
-    """Have glibc return freed blocks of a megabyte and more to the system.
+class LargeBlocks:
+    """Whether glibc returns freed blocks of a megabyte and more to the system at once.
 
-    By default it raises this limit up to 32 MB as it sees larger blocks, and keeps smaller ones. It
-    affects the whole process: arrays of a megabyte and more take longer to allocate. Without effect
-    if the user has set the limit, and with other C libraries.
+    It raises this limit up to 32 MB as it sees larger blocks, and keeps smaller ones. Those of
+    batches may take more memory than the weights; where NumPy allocates such blocks again and
+    again, returning them takes longer than its work. The limit holds for the whole process. Both
+    methods are without effect if the user has set it, and with other C libraries.
     """
-    if {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
-        return
-    import ctypes  # takes milliseconds; NumPy imports it too
 
-    with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 1 << 20)
+    are_returned = False
+
+    @classmethod
+    def give_back(cls) -> None:
+        """Return large blocks from now on."""
+        cls.are_returned = True
+        cls._set_limits(mapped=1 << 20, kept=1 << 17)
+
+    @classmethod
+    def keep(cls) -> None:
+        """Keep blocks of up to 32 MB, as glibc does, if they were given back."""
+        if cls.are_returned:
+            cls.are_returned = False
+            cls._set_limits(mapped=32 << 20, kept=64 << 20)
+
+    @staticmethod
+    def _set_limits(*, mapped: int, kept: int) -> None:
+        """Set the size of blocks that are returned, and of free memory that is kept."""
+        if {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
+            return
+        import ctypes  # takes milliseconds; NumPy imports it too
+
+        with suppress(AttributeError, OSError, TypeError):  # another C library
+            c_library = ctypes.CDLL(None)
+            c_library.mallopt(MMAP_THRESHOLD, mapped)
+            c_library.mallopt(TRIM_THRESHOLD, kept)
 
 
 def on_alarm(handler: Callable[[int, Any], None]) -> None:

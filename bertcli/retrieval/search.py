@@ -63,6 +63,7 @@ from bertcli.io.printable import listed
 from bertcli.io.progress import Display
 from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
 from bertcli.io.streams import open_bytes
+from bertcli.io.system_calls import LargeBlocks
 from bertcli.io.threads import checked, in_background
 from bertcli.io.typed_json import JsonObject, is_regular, whole_number
 from bertcli.model_folder.folder import ModelFolder
@@ -459,24 +460,32 @@ def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
 
     Without a file or an index, the vectors are temporary and removed at the end.
     """
+    with _vectors_of(search, display):
+        LargeBlocks.keep()  # those of scores, which take turns with each other
+        yield search
+
+
+@contextmanager
+def _vectors_of(search: Search, display: Display) -> Iterator[None]:
+    """Compute or update the vectors of a corpus, and close those that are temporary."""
     if search.reader:
         refuse_pipes(search.reader)
     if search.options.index is not None:
         if search.reader:
             _update_index(search, display)
-        yield search
+        yield
         return
     if search.options.vectors is not None:
         if not search.stored:
             search.wait_for_check()
             _embed_corpus(search.vector_run(), search, display)
             search.vectors_check = None  # of another file
-        yield search
+        yield
         search.wait_for_check()
         return
     with closing(TemporaryVectors(search)) as search.temporary:
         _embed_corpus(search.temporary, search, display)
-        yield search
+        yield
 
 
 def _update_index(search: Search, display: Display) -> None:

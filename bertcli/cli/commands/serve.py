@@ -14,7 +14,7 @@ from bertcli.cli.options.groups import LAYOUT, OptionGroup, number, option, reco
 from bertcli.cli.options.vectors import pooling_option
 from bertcli.embedding.options import EmbedOptions
 from bertcli.errors import BertcliError
-from bertcli.io.system_calls import return_large_blocks
+from bertcli.io.system_calls import LargeBlocks
 from bertcli.model_folder.files import files_for
 from bertcli.versions import install_command
 
@@ -92,6 +92,6 @@ def serve(
         print_text(address)
         console.note(f"serving {model.model}; Ctrl-C stops it")
 
-    return_large_blocks()  # of batches
+    LargeBlocks.give_back()
     settings = record(ServerSettings, server, cors=tuple(server.cors or ()))
     run_server(ServedModel(folder, str(model.model), options), settings, announce)

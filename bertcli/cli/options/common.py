@@ -49,7 +49,7 @@ from bertcli.formats.registry import (
 from bertcli.formats.writers import format_of, open_writer, refuse_other_suffix
 from bertcli.io.paths import HUB_SCHEME
 from bertcli.io.streams import suffix_of
-from bertcli.io.system_calls import return_large_blocks
+from bertcli.io.system_calls import LargeBlocks
 from bertcli.io.typed_json import is_text
 from bertcli.model_folder.files import TOKENIZER_FILES
 from bertcli.model_folder.find import find_model
@@ -530,7 +530,7 @@ class ComputeOptions(InferenceOptions, record_class=Compute):
         super().receive_command_options(values)
         self.parallel = not values.get("texts")
         if self.parallel and self.backend != "torch":
-            return_large_blocks()  # of batches; those kept would take more memory than the weights
+            LargeBlocks.give_back()
 
 
 class FolderOptions(OptionGroup, panel=OUTPUT):
