@@ -8,6 +8,7 @@ Needs OpenVINO, GNU time, and 4 GB of disk in --folder.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import statistics
@@ -48,29 +49,36 @@ def in_turn(**commands: tuple[object, ...]) -> None:
         )
 
 
-def made_vectors(folder: Path, name: str, vectors: np.ndarray, precision: str) -> Path:
+def made_vectors(path: Path, vectors: np.ndarray, precision: str) -> Path:
     """Write vectors beside a manifest of the default model, as if it had made them."""
-    path = folder / name
     timed("embed", "one", "two", "-o", path, "--precision", precision, *ENGINE)
     np.save(path, vectors)
+    manifest_path = Path(f"{path}.manifest.json")
+    manifest = json.loads(manifest_path.read_text("utf-8"))
+    with path.open("rb") as file:
+        manifest["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    manifest_path.write_text(json.dumps(manifest), "utf-8")
     return path
 
 
 def speed(folder: Path) -> None:
-    """Search 100,000 vectors, and 10,000,000 of bits."""
+    """Search 1,000,000 vectors, and 10,000,000 of bits."""
     draw = np.random.default_rng(0)
-    vectors = draw.normal(size=(100_000, WIDTH)).astype(np.float32)
-    stored = made_vectors(folder, "stored.npy", vectors, "float32")
-    bits = np.lib.format.open_memmap(folder / "made.npy", "w+", np.uint8, (10_000_000, WIDTH // 8))
-    for at in range(0, len(bits), 1 << 20):
-        bits[at : at + (1 << 20)] = draw.integers(0, 256, bits[at : at + (1 << 20)].shape, np.uint8)
-    packed = folder / "packed.npy"
-    timed("embed", "one", "two", "-o", packed, "--precision", "ubinary", *ENGINE)
-    (folder / "made.npy").replace(packed)
+    vectors = draw.standard_normal((1_000_000, WIDTH), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    stored = made_vectors(folder / "stored.npy", vectors, "float32")
+    bits = draw.integers(0, 256, (10_000_000, WIDTH // 8), np.uint8)
+    packed = made_vectors(folder / "packed.npy", bits, "ubinary")
     search = ("similar", "hello world", *ENGINE, "--vectors")
+    many = {}
+    for count in (32, 1000):
+        queries = folder / f"{count}.txt"
+        queries.write_text("".join(f"query number {n}\n" for n in range(count)), "utf-8")
+        many[f"queries_{count}"] = ("similar", "-i", queries, *ENGINE, "--vectors", stored)
     in_turn(
         one_text=("embed", "hello world", *ENGINE),
-        hundred_thousand=(*search, stored),
+        million=(*search, stored),
+        **many,
         ten_million_of_bits=(*search, packed),
     )
 
@@ -98,7 +106,7 @@ def duplicates(folder: Path) -> None:
     vectors = draw.normal(size=(100_000, WIDTH))
     copies = draw.permutation(100_000)[:4000].reshape(2, 2000)
     vectors[copies[1]] = vectors[copies[0]] + 0.1 * draw.normal(size=(2000, WIDTH))
-    path = made_vectors(folder, "copies.npy", vectors.astype(np.float32), "float32")
+    path = made_vectors(folder / "copies.npy", vectors.astype(np.float32), "float32")
     (folder / "copies.txt").write_text("".join(f"{row}\n" for row in range(100_000)))
     Path(f"{path}.manifest.json").unlink()  # of other texts
     argv = ("duplicates", folder / "copies.txt", "--vectors", path, *ENGINE)
