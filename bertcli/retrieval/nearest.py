@@ -109,8 +109,9 @@ class BestRows:
             return
         queries = queries[is_better]
         changed, counts = np.unique(queries, return_counts=True)
-        missing = min(self.k - self._best_rows.shape[1], int(counts.max()))
-        if missing:
+        found = np.count_nonzero(self._best_scores[changed] > -inf, axis=1) + counts
+        missing = min(self.k, int(found.max())) - self._best_rows.shape[1]
+        if missing > 0:
             columns = ((0, 0), (0, missing))
             self._best_scores = np.pad(self._best_scores, columns, constant_values=-inf)
             self._best_rows = np.pad(self._best_rows, columns)
@@ -171,12 +172,12 @@ class Nearest(BestRows):
                 squares = np.ones(len(vectors), np.float32)
         lengths = np.sqrt(squares)
         rounding = (vectors.shape[1] + 8) * float(np.finfo(np.float32).eps)
-        excess = float(np.abs(lengths - 1).max(initial=0))
-        are_unit = excess < UNIT_TOLERANCE
+        deviation = float(np.abs(lengths - 1).max(initial=0))
+        are_unit = deviation < UNIT_TOLERANCE
         if self.dot:
             rounding *= float(lengths.max(initial=0))
         elif are_unit:
-            rounding += excess
+            rounding += deviation
         excluded = self.excluded - self.rows  # indices in this block
         excluded = excluded[(excluded >= 0) & (excluded < len(vectors))]
         for start in range(0, len(self.queries), QUERIES_PER_PRODUCT):
