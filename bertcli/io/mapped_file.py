@@ -10,26 +10,17 @@ from __future__ import annotations
 
 import io
 import mmap
-import os
-from stat import S_ISREG
 from typing import IO, Any
 
 from bertcli.io.system_calls import BusErrors
 
 
-def is_mappable(file: IO[bytes]) -> bool:
-    """Return True for an open regular file that is not empty.
-
-    On Windows, return False: it does not replace or delete a mapped file.
-    """
-    status = os.fstat(file.fileno())
-    return os.name == "posix" and S_ISREG(status.st_mode) and status.st_size > 0
-
-
 class MappedFile(io.RawIOBase):
     """A mapped file that is read once, from its start. It outlives the ``file`` that it maps.
 
-    It is unmapped once nothing refers to it or to what was read.
+    It is unmapped once nothing refers to it or to what was read. If the file is shortened
+    meanwhile, the process gets SIGBUS. Raises OSError or ValueError for a file that cannot be
+    mapped, such as an empty one.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -16,12 +16,11 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from io import FileIO, RawIOBase
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from bertcli.errors import ModelError, OutputError, option
-from bertcli.io.mapped_file import MappedFile, is_mappable
 
 Identity = tuple[int, int] | str  # device and inode, or the path of a file to be created
 
@@ -178,7 +177,7 @@ def sha256_of(file: FileIO) -> str:
     import hashlib
 
     digest = hashlib.sha256()
-    source: RawIOBase = MappedFile(file) if is_mappable(file) else file
-    while block := source.read(1 << 20):
-        digest.update(block)
+    buffer = bytearray(1 << 18)  # reused: new memory takes longer than the reading
+    while size := file.readinto(buffer):
+        digest.update(memoryview(buffer)[:size])
     return digest.hexdigest()

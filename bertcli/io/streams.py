@@ -13,7 +13,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from bertcli.errors import InputError, option
-from bertcli.io.mapped_file import MappedFile, is_mappable
+from bertcli.io.mapped_file import MappedFile
 from bertcli.io.paths import input_name
 from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
+from bertcli.io.system_calls import MOVES_OPEN_FILES, BusErrors
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -154,17 +155,15 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
 def open_mapped(path: str) -> IO[bytes]:
     """Open a file for one pass: a regular one as a `MappedFile`, whose reads return memoryviews.
 
-    Compressed files, pipes and stdin (``-``) are opened by `open_bytes`. Raises InputError if the
-    file cannot be opened.
+    Files that are compressed or cannot be mapped, pipes and stdin (``-``) are opened by
+    `open_bytes`; all files in a process that SIGBUS would end without a message, and on Windows,
+    where a mapped file cannot be replaced. Raises InputError if the file cannot be opened.
     """
     is_compressed = Path(path).suffix.lower() in COMPRESSED_SUFFIXES
-    if path != "-" and not is_compressed and Path(path).is_file():  # a pipe is opened only once
-        try:
-            with open(path, "rb") as file:
-                if is_mappable(file):
-                    return cast("IO[bytes]", MappedFile(file))
-        except OSError as error:
-            raise unreadable(path, error) from None
+    may_map = BusErrors.explained and MOVES_OPEN_FILES
+    if may_map and not is_compressed and Path(path).is_file():  # a pipe is opened only once
+        with suppress(OSError, ValueError), open(path, "rb") as file:
+            return cast("IO[bytes]", MappedFile(file))
     return open_bytes(path)
 
 

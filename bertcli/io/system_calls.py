@@ -162,8 +162,8 @@ def reuse_closing_port(listener: socket) -> None:
 # --- mapped files ---
 
 FILE_SHORTENED = (
-    b"error: a model file became shorter while it was in use\n"
-    b"hint: run the command again when the model is complete\n"
+    b"error: a file of the model or of vectors became shorter while it was in use\n"
+    b"hint: run the command again when the file is complete\n"
 )
 
 

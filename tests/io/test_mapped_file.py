@@ -1,16 +1,27 @@
 """Large files are read without copies: the same numbers, whatever is kept, in little memory."""
 
+import errno
 import hashlib
 import os
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
 from front import bad
 
+from bertcli.errors import InputError
 from bertcli.formats.vector_files import read_vectors
 from bertcli.io.mapped_file import MappedFile
 from bertcli.io.paths import sha256
+from bertcli.io.system_calls import BusErrors
+
+
+@pytest.fixture(autouse=True)
+def _mapped(monkeypatch):
+    """Files are mapped as in the process of a command."""
+    monkeypatch.setattr(BusErrors, "explained", True)
+    monkeypatch.setattr(BusErrors, "handler", "no new handler in the process of the tests")
 
 
 @pytest.fixture
@@ -57,6 +68,20 @@ def test_a_pipe_of_vectors_is_opened_once(vectors, tmp_path):
     read = np.concatenate([*read_vectors(str(tmp_path / "pipe.npy"))])
     writer.join()
     assert np.array_equal(read, vectors)
+
+
+def test_in_python_a_file_that_is_shortened_meanwhile_is_an_error(vectors, tmp_path, monkeypatch):
+    monkeypatch.setattr(BusErrors, "explained", False)
+    blocks = read_vectors(str(tmp_path / "v.npy"))
+    next(blocks)
+    os.truncate(tmp_path / "v.npy", 300_000)
+    with pytest.raises(InputError, match="ends after row"):
+        list(blocks)
+
+
+def test_a_file_that_cannot_be_mapped_is_read(vectors, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmap.mmap", mock.Mock(side_effect=OSError(errno.ENODEV, "no device")))
+    assert np.array_equal(np.concatenate([*read_vectors(str(tmp_path / "v.npy"))]), vectors)
 
 
 def test_a_file_that_ends_too_early_is_named_with_its_last_row(vectors, tmp_path):
