@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from time import monotonic
 from types import FrameType
@@ -82,7 +82,7 @@ class DrainingServer(uvicorn.Server):
         self.service.is_stopping = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server should stop, as after the times that follow a signal."""
+        """Return True if the server should stop: after a signal, the grace and the idle time."""
         if self.signal_time is not None:
             seconds = monotonic() - self.signal_time
             if self.is_accepting:
@@ -105,9 +105,13 @@ class DrainingServer(uvicorn.Server):
         self.is_accepting = False
         waiting = []
         for listener, server in zip(self.listeners, self.servers, strict=True):
-            with suppress(OSError):  # none is left
-                while True:
+            while True:
+                try:
                     waiting.append(listener.accept()[0])
+                except ConnectionAbortedError:
+                    continue
+                except OSError:  # none is left
+                    break
             server.close()  # closes the listener too
         for connection in waiting:
             await loop.connect_accepted_socket(self.new_connection, connection)
