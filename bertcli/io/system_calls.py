@@ -210,10 +210,10 @@ def cores() -> int:
 class LargeBlocks:
     """Whether glibc returns freed blocks of a megabyte and more to the system at once.
 
-    It raises this limit up to 32 MB as it sees larger blocks, and keeps smaller ones. Those of
-    batches may take more memory than the weights; where NumPy allocates such blocks again and
-    again, returning them takes longer than its work. The limit holds for the whole process. Both
-    methods are without effect if the user has set it, and with other C libraries.
+    By default it keeps blocks of up to 32 MB, once it has seen larger ones. Those of batches may
+    take more memory than the weights; but where NumPy allocates such blocks again and again,
+    returning them takes longer than its work. The setting holds for the whole process. Both methods
+    are without effect if environment variables set the same, and with other C libraries.
     """
 
     are_returned = False
@@ -222,26 +222,26 @@ class LargeBlocks:
     def give_back(cls) -> None:
         """Return large blocks from now on."""
         cls.are_returned = True
-        cls._set_limits(mapped=1 << 20, kept=1 << 17)
+        cls._set_limits(mmap_threshold=1 << 20, trim_threshold=1 << 17)
 
     @classmethod
     def keep(cls) -> None:
         """Keep blocks of up to 32 MB, as glibc does, if they were given back."""
         if cls.are_returned:
             cls.are_returned = False
-            cls._set_limits(mapped=32 << 20, kept=64 << 20)
+            cls._set_limits(mmap_threshold=32 << 20, trim_threshold=64 << 20)
 
     @staticmethod
-    def _set_limits(*, mapped: int, kept: int) -> None:
-        """Set the size of blocks that are returned, and of free memory that is kept."""
+    def _set_limits(*, mmap_threshold: int, trim_threshold: int) -> None:
+        """Set the size from which blocks are returned, and that of free memory which is kept."""
         if {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
             return
         import ctypes  # takes milliseconds; NumPy imports it too
 
         with suppress(AttributeError, OSError, TypeError):  # another C library
             c_library = ctypes.CDLL(None)
-            c_library.mallopt(MMAP_THRESHOLD, mapped)
-            c_library.mallopt(TRIM_THRESHOLD, kept)
+            c_library.mallopt(MMAP_THRESHOLD, mmap_threshold)
+            c_library.mallopt(TRIM_THRESHOLD, trim_threshold)
 
 
 def on_alarm(handler: Callable[[int, Any], None]) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertcli.errors import BertcliError
-
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -56,13 +54,6 @@ def in_background(work: Callable[..., R], *arguments: Any) -> Future[R]:
 
 
 def checked(items: Iterable[T], check: Future[None]) -> Iterator[T]:
-    """Yield the items while a check of all of them runs; then wait for it, and raise its error.
-
-    If reading an item raises an error too, that of the check is raised in its place.
-    """
-    try:
-        yield from items
-    except BertcliError:
-        check.result()
-        raise
+    """Yield the items while a check of all of them runs; then wait for it, and raise its error."""
+    yield from items
     check.result()

@@ -30,7 +30,7 @@ from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.record_embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, RecordEmbedder
 from bertcli.embedding.sentence_modules import describe_modules, read_modules, unit_vectors
 from bertcli.embedding.sparse import has_routes
-from bertcli.errors import LOG, InputError, UsageError, counted, option
+from bertcli.errors import LOG, BertcliError, InputError, UsageError, counted, option
 from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import numbered_lines, object_in, value_of
 from bertcli.formats.registry import FORMATS, Holds
@@ -335,8 +335,10 @@ class Search:
         return self.reader
 
     def wait_for_check(self) -> None:
-        """Raise InputError if the file of vectors was changed after it was made."""
-        if self.vectors_check:
+        """Raise InputError if the stored vectors were changed after they were made."""
+        if self.index is not None:
+            self.index.check.result()
+        elif self.vectors_check:
             self.vectors_check.result()
 
     def vector_run(self) -> VectorRun:
@@ -369,6 +371,7 @@ class Search:
 
     def _lexical_answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield the answers of a lexical search of the index, one batch of queries at a time."""
+        self.wait_for_check()
         terms = Bm25(self.embedder.runtime.tokenizer)
         texts = self.open_texts(terms)
         assert texts is not None
@@ -461,8 +464,13 @@ def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
     Without a file or an index, the vectors are temporary and removed at the end.
     """
     with _vectors_of(search, display):
-        LargeBlocks.keep()  # those of scores, which take turns with each other
-        yield search
+        LargeBlocks.keep()  # NumPy allocates and frees arrays of scores for each block of vectors
+        try:
+            yield search
+        except BertcliError:  # perhaps because of a change of the vectors, which is then told
+            search.wait_for_check()
+            raise
+        search.wait_for_check()
 
 
 @contextmanager
@@ -481,7 +489,6 @@ def _vectors_of(search: Search, display: Display) -> Iterator[None]:
             _embed_corpus(search.vector_run(), search, display)
             search.vectors_check = None  # of another file
         yield
-        search.wait_for_check()
         return
     with closing(TemporaryVectors(search)) as search.temporary:
         _embed_corpus(search.temporary, search, display)

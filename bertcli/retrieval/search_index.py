@@ -189,8 +189,11 @@ class SearchIndex:
             self.unchecked_vectors: Array = np.load(
                 self.vectors_path, mmap_mode="r", allow_pickle=False
             )
-        except ValueError:
+        except (ValueError, EOFError):
             raise self._damaged(self.vectors_path) from None
+        vectors = self.unchecked_vectors
+        if vectors.ndim != 2 or vectors.dtype != "<f4" or len(vectors) != self.count:
+            raise self._damaged(self.vectors_path)
         if os.fstat(self.texts.fileno()).st_size != self.arrays.offsets[-1]:
             raise self._damaged(Path(self.texts.name))
 
@@ -213,7 +216,7 @@ class SearchIndex:
     @property
     def count(self) -> int:
         """The number of rows."""
-        return len(self.unchecked_vectors)
+        return len(self.arrays.checksums)
 
     @property
     def fingerprint(self) -> JsonObject:

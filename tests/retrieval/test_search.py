@@ -80,7 +80,13 @@ def test_vectors_that_were_changed_give_no_result(command, queries, run, tmp_pat
     good("similar", "kitten", *made, "--corpus", "c.txt")
     whole = Path("v.npy").read_bytes()
     texts = () if command == "similar" else ("c.txt",)
-    for changed in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-100], whole[:50]):
+    nan = np.float32("nan").tobytes()
+    for changed in (
+        whole[:-1] + bytes([whole[-1] ^ 1]),
+        whole[:-4] + nan,
+        whole[:-100],
+        whole[:50],
+    ):
         Path("v.npy").write_bytes(changed)
         output = ("-o", "x.html") if command == "map" else ()
         done = bad(command, *texts, *made, *output, stdin=queries)
@@ -141,6 +147,14 @@ def test_the_best_of_many_rows_are_those_of_float64(lengths, k, dot):
         assert row[[match.row for match in best]] == pytest.approx(
             [match.score for match in best], abs=2e-9
         )
+
+
+def test_many_hits_that_do_not_exist_take_no_memory():
+    found = Nearest(normal(300, 8, seed=1), 10**9)
+    for seed in range(2):
+        found.add(normal(50, 8, seed=seed))
+    assert {len(matches) for matches in found.matches()} == {100}
+    assert found._best_scores.shape == (300, 100)
 
 
 def test_a_vector_of_zeros_is_like_nothing():

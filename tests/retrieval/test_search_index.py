@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from front import (
     NO_BYTECODE,
@@ -233,6 +234,23 @@ def test_what_is_not_an_index_stays(notes):
     good(*argv, "empty", "-q")
     good(*argv, "notes/i", "-q")  # which is no part of the corpus
     good(*argv, "notes/i")
+
+
+@pytest.mark.parametrize("options", [(), ("--lexical",), ("--corpus", "notes/")])
+def test_changed_vectors_are_found_whatever_reads_them(notes, options):
+    argv = ("similar", "-m", TINY, "--index", "i")
+    good(*argv, "one", "-q", "--corpus", "notes/")
+    (file,) = Path("i").glob("*.vectors.npy")
+    vectors = np.load(file)
+    not_finite = vectors.copy()
+    not_finite[0, 0] = np.nan
+    for changed in (not_finite, vectors[1:], vectors[0], vectors.astype("<f8"), None):
+        np.save(file, vectors if changed is None else changed)
+        if changed is None:
+            file.write_bytes(b"")
+        for query in (("one",), ()):
+            done = bad(*argv, *query, *options)
+            assert done.error == f"i: {file.name} was changed after it was made"
 
 
 @pytest.mark.parametrize("end", ENDS)
