@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from bertcli.errors import OutputError, UsageError, option
-from bertcli.io.system_calls import erase_interrupt_echo, reuse_closing_port
+from bertcli.io.system_calls import erase_interrupt_echo, ignore_new_connections, reuse_closing_port
 from bertcli.server.app import ServerSettings, Service
 from bertcli.server.connections import TimedConnection
 from bertcli.server.requests import RequestError
@@ -99,12 +99,14 @@ class DrainingServer(uvicorn.Server):
     async def stop_accepting(self) -> None:
         """Accept the connections that are waiting, and close the sockets.
 
-        The operating system resets connections that wait at a socket when it is closed.
+        The operating system resets connections that wait at a socket when it is closed, so no new
+        ones may come meanwhile.
         """
         loop = asyncio.get_running_loop()
         self.is_accepting = False
         waiting = []
         for listener, server in zip(self.listeners, self.servers, strict=True):
+            ignore_new_connections(listener)
             while True:
                 try:
                     waiting.append(listener.accept()[0])

@@ -15,6 +15,7 @@ from front import DEADLINE, bad, call, until
 from served import IMPATIENT, running
 
 from bertcli.errors import OutputError
+from bertcli.io.system_calls import ignore_new_connections
 
 SLOW = {"inputs": ["word " * 250] * 400}  # some seconds
 
@@ -345,6 +346,26 @@ def test_nothing_is_lost_at_the_end_under_load():
             thread.join()
         assert {*answered} == {200}
         assert lost == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such filter")
+def test_at_the_end_connections_that_wait_are_served_and_new_ones_refused():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address) as waiting:
+            waiting.sendall(b"a request")
+            ignore_new_connections(listener)
+            with socket.socket() as late, pytest.raises(TimeoutError):
+                late.settimeout(0.2)
+                late.connect(address)
+            accepted, _ = listener.accept()
+            with accepted:
+                assert accepted.recv(100) == b"a request"
+                accepted.sendall(b"an answer")
+                assert waiting.recv(100) == b"an answer"
+        threading.Timer(0.2, listener.close).start()
+        with socket.socket() as late, pytest.raises(ConnectionRefusedError):
+            late.connect(address)
 
 
 def test_two_signals_stop_it_at_once():
