@@ -3,7 +3,7 @@
     with open("vectors.npy", "rb") as file:
         header = bytes(MappedFile(file).read(128))
 
-New memory for each block of a file takes longer than the reading: 1.3 of 1.6 s for 1.5 GB.
+Reading 1.5 GB takes 1.5 s into new memory for each block, 0.3 s into memory that is used again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class MappedFile(io.RawIOBase):
     """A mapped file that is read once, from its start. It outlives the ``file`` that it maps.
 
     It is unmapped once nothing refers to it or to what was read. If the file is shortened
-    meanwhile, the process gets SIGBUS. Raises OSError or ValueError for a file that cannot be
-    mapped, such as an empty one.
+    meanwhile, access to a page after its new end sends SIGBUS (see `BusErrors`). Raises OSError or
+    ValueError for a file that cannot be mapped, such as an empty one.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         BusErrors.expect()
         self.pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.position = 0
-        self.first_page = 0  # the position of the first page in memory
+        self.first_page = 0  # the position of the first page that is not released
 
     def read(self, size: int = -1) -> Any:
-        """Return a memoryview of the next bytes, at most ``size``; pages before it leave memory.
+        """Return a memoryview of the next bytes, at most ``size``, and release the pages before.
 
-        The system reads them again if an earlier view is used.
+        Earlier views stay valid: the system loads their pages again when they are used.
         """
         start = self.position
         self.position = len(self.pages) if size < 0 else min(start + size, len(self.pages))

@@ -155,9 +155,10 @@ def open_bytes(path: str, count: Callable[[int], None] = lambda size: None) -> I
 def open_mapped(path: str) -> IO[bytes]:
     """Open a file for one pass: a regular one as a `MappedFile`, whose reads return memoryviews.
 
-    Files that are compressed or cannot be mapped, pipes and stdin (``-``) are opened by
-    `open_bytes`; all files in a process that SIGBUS would end without a message, and on Windows,
-    where a mapped file cannot be replaced. Raises InputError if the file cannot be opened.
+    `open_bytes` opens the others: compressed files, those that cannot be mapped, pipes and stdin
+    (``-``). It opens all files on Windows, where a mapped file cannot be replaced, and where SIGBUS
+    would end the process without a message (see `BusErrors`). Raises InputError if the file cannot
+    be opened.
     """
     is_compressed = Path(path).suffix.lower() in COMPRESSED_SUFFIXES
     may_map = BusErrors.explained and MOVES_OPEN_FILES

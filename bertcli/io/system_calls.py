@@ -152,10 +152,10 @@ def silence(number: int) -> None:
 
 
 def ignore_new_connections(listener: socket) -> None:
-    """Have Linux ignore new connections to a listening socket. Those that wait for it stay.
+    """Have Linux ignore new connections to a listening socket; those not yet accepted remain.
 
-    Their clients try again after a second, and are refused if the socket is closed by then. Without
-    effect on other systems.
+    The clients of ignored connections try again after a second, and are refused if the socket is
+    closed by then. Without effect on other systems.
     """
     import platform  # takes 2 ms, which most commands need not pay
 
@@ -231,10 +231,11 @@ def cores() -> int:
 class LargeBlocks:
     """Whether glibc returns freed blocks of a megabyte and more to the system at once.
 
-    By default it keeps blocks of up to 32 MB, once it has seen larger ones. Those of batches may
-    take more memory than the weights; but where NumPy allocates such blocks again and again,
-    returning them takes longer than its work. The setting holds for the whole process. Both methods
-    are without effect if environment variables set the same, and with other C libraries.
+    By default it keeps a freed block if one as large, of up to 32 MB, was freed before. The blocks
+    kept from batches may take more memory than the weights; but where NumPy allocates such blocks
+    again and again, returning them takes longer than its work. The setting holds for the whole
+    process. Both methods are without effect if an environment variable for glibc's allocator is
+    set (``GLIBC_TUNABLES`` with any content), and with other C libraries.
     """
 
     are_returned = False
@@ -247,7 +248,7 @@ class LargeBlocks:
 
     @classmethod
     def keep(cls) -> None:
-        """Keep blocks of up to 32 MB, as glibc does, if they were given back."""
+        """Undo `give_back`: keep freed blocks of up to 32 MB, the largest that glibc keeps."""
         if cls.are_returned:
             cls.are_returned = False
             cls._set_limits(mmap_threshold=32 << 20, trim_threshold=64 << 20)

@@ -19,8 +19,9 @@ def run_ahead(
 ) -> Iterator[R]:
     """Yield ``work(item)`` for each item in order, computed by threads while the caller works.
 
-    At most ``max_waiting`` results wait for the caller. Items are read by the caller's thread, and
-    an error is raised in place of the result of its item.
+    A result is yielded once ``max_waiting`` further items have been read, or the items end. The
+    caller's thread reads the items. An error of ``work`` is raised in place of its result, and ends
+    the iteration.
     """
     from concurrent.futures import Future, ThreadPoolExecutor  # slow to import: not for few texts
 

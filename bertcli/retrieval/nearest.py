@@ -1,7 +1,7 @@
 """Find the rows of a corpus that are nearest to queries, by cosine or dot product, in one pass.
 
     nearest = Nearest(queries, 10)      # [q, D]
-    for vectors in floats("corpus.npy"):
+    for vectors in read_text_vectors("corpus.npy", D):
         nearest.add(vectors)            # [n, D]
     nearest.matches()[0][0].row
 
@@ -32,7 +32,7 @@ SAFE_SQUARES = (1e-24, 1e30)  # squared lengths for which float32 neither underf
 LOWEST = -1e38  # below all scores
 QUERIES_PER_PRODUCT = 256  # to bound the memory of their products with a block
 CANDIDATES_PER_PRODUCT = 4096  # to bound the memory of their vectors in float64
-UNIT_TOLERANCE = 1e-5  # of lengths, which are then not divided by
+UNIT_TOLERANCE = 1e-5  # if all lengths are this close to 1, products are not divided by them
 NO_TEXT = Record(None)  # type: ignore[arg-type] # record of a row with a vector only
 
 
@@ -75,7 +75,8 @@ def refuse_without_text(matches: Iterable[Match], option_name: str) -> None:
 class BestRows:
     """The ``k`` rows with the highest scores for each query; of equal scores, the earlier rows.
 
-    ``rows`` is the number of rows so far. Rows below the ``threshold`` are left out.
+    Scores are compared after rounding to `DIGITS` decimals. ``rows`` is the number of rows so far.
+    `matches` leaves out rows whose score is below the ``threshold``.
     """
 
     def __init__(self, queries: Any, k: int, threshold: float | None = None) -> None:
@@ -139,9 +140,10 @@ class BestRows:
 class Nearest(BestRows):
     """The best ``k`` rows for each query by cosine or ``dot`` product.
 
-    Rows below the ``threshold`` or above the query's ceiling are left out. Products in float32
-    select the candidates, with a margin for rounding; their scores are computed in float64, so that
-    equal rows have equal scores in any block.
+    Rows are left out below the ``threshold``, and above ``ceilings`` [q], if set, by more than the
+    rounding error of float32. Products in float32 select the candidates, with a margin for
+    rounding; their scores are computed in float64, so that equal rows have equal scores in any
+    block.
     """
 
     def __init__(

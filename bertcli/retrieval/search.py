@@ -335,7 +335,7 @@ class Search:
         return self.reader
 
     def wait_for_check(self) -> None:
-        """Raise InputError if the stored vectors were changed after they were made."""
+        """Wait for the check of stored vectors, if any; raise InputError if they were changed."""
         if self.index is not None:
             self.index.check.result()
         elif self.vectors_check:
@@ -461,13 +461,14 @@ class Search:
 def stored_vectors(search: Search, display: Display) -> Iterator[Search]:
     """Yield the search with the vectors of its corpus computed or updated.
 
-    Without a file or an index, the vectors are temporary and removed at the end.
+    Without a file or an index, the vectors are temporary and removed at the end. Raises InputError
+    at the end if stored vectors were changed after they were made.
     """
     with _vectors_of(search, display):
         LargeBlocks.keep()  # NumPy allocates and frees arrays of scores for each block of vectors
         try:
             yield search
-        except BertcliError:  # perhaps because of a change of the vectors, which is then told
+        except BertcliError:  # changed vectors may be the cause: raise the error of the check
             search.wait_for_check()
             raise
         search.wait_for_check()
@@ -487,7 +488,7 @@ def _vectors_of(search: Search, display: Display) -> Iterator[None]:
         if not search.stored:
             search.wait_for_check()
             _embed_corpus(search.vector_run(), search, display)
-            search.vectors_check = None  # of another file
+            search.vectors_check = None  # of the file that was just replaced
         yield
         return
     with closing(TemporaryVectors(search)) as search.temporary:

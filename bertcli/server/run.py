@@ -29,10 +29,10 @@ MISSING_ADDRESS_ERRORS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # also: no I
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that answers all requests after a signal, then ends.
+    """A server that, after a signal, answers the requests that arrive in a moment, then ends.
 
-    Its sockets are closed before its connections are: a client that has just connected, and whose
-    request is on its way, would lose it otherwise.
+    Its listening sockets are closed before its connections are: a client that has just connected,
+    and whose request is on its way, would lose it otherwise.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class DrainingServer(uvicorn.Server):
         self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Answer what arrives in a moment, end the connections, and stop.
+        """Note a signal: from the first one on, `on_tick` ends the server.
 
-        A second signal fails what waits for results, a third one waits for nothing.
+        A second one fails the requests that wait for results; after a third, nothing is waited for.
         """
         if sig == signal.SIGINT:
             erase_interrupt_echo()
@@ -82,7 +82,11 @@ class DrainingServer(uvicorn.Server):
         self.service.is_stopping = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server should stop: after a signal, the grace and the idle time."""
+        """Return True if the server should stop.
+
+        After a signal: stop accepting after the grace time, then stop when no connection is left or
+        after the idle time. A second signal skips both times.
+        """
         if self.signal_time is not None:
             seconds = monotonic() - self.signal_time
             if self.is_accepting:
