@@ -4,6 +4,7 @@ SERVE_REQUESTS=10000 sends that many requests of each test.
 """
 
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -177,7 +178,8 @@ def raw(server, content, *, end=socket.SHUT_WR):
             client.sendall(content)
             if end is None:
                 return b""
-            client.shutdown(end)
+            with contextlib.suppress(OSError):  # ENOTCONN if the server has reset the connection
+                client.shutdown(end)
             parts = []
             while part := client.recv(1 << 16):
                 parts.append(part)
