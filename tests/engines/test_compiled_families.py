@@ -79,16 +79,21 @@ def test_vectors_are_those_of_torch_and_have_the_same_bits_in_any_batch(
         assert np.array_equal(shuffled, ours[ORDER])
 
 
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 LONG = {"max_position_embeddings": 4096}
 LONG_MODELS = [
     {},
     {"model_type": "gte"},
     {"model_type": "modernbert", "pad_token_id": 0, "local_attention": 128},
-    {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    {**DEBERTA, "conv_kernel_size": 3, "conv_groups": 2, "conv_act": "gelu"},
+    {"model_type": "mpnet"},
+    {"model_type": "roberta", "pad_token_id": 1},
+    {"position_embedding_type": "relative_key_query"},
+    {"is_decoder": True},
 ]
 
 
-@pytest.mark.parametrize("changes", LONG_MODELS, ids=lambda it: it.get("model_type", "bert"))
+@pytest.mark.parametrize("changes", LONG_MODELS, ids=lambda it: " ".join(map(str, it.values())))
 def test_a_text_has_the_same_bits_beside_a_much_longer_one(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(openvino_inputs, "MAX_PADDING_PRODUCTS", 1 << 40)  # all in one batch
     config = BertConfig.from_dict({**TINY, **LONG, **changes})
@@ -105,7 +110,6 @@ def test_a_text_has_the_same_bits_beside_a_much_longer_one(tmp_path, monkeypatch
         assert np.array_equal(alone[0], states)
 
 
-DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 CHANGES = [
     *({"position_embedding_type": kind} for kind in ("relative_key", "relative_key_query")),
     {"position_embedding_type": "sinusoidal", "hidden_size": 36},
