@@ -31,7 +31,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -242,7 +242,7 @@ OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
 
 IDS = "input_ids"
 OFFSETS = "offsets"
-RAGGED_DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1", OFFSETS: "<i8"}
+RAGGED_DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
 ROWS_PER_BLOCK = 1024
 
 
@@ -282,10 +282,80 @@ class NumberSpool:
         while chunk := self.file.read(CHUNK):
             yield chunk
 
+    def array(self, shape: tuple[int, ...]) -> ArrayToWrite:
+        """Return the numbers as an array of this shape."""
+        return ArrayToWrite(self.dtype, shape, self.chunks())
+
     def close(self) -> None:
         """Delete the file."""
         if self.file:
             self.file.close()
+
+
+class EqualRows:
+    """Rows of equal length to write: int64 [records, length] for each of these columns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.spools: dict[str, NumberSpool] = {}
+        self.count = 0
+        self.length = 0
+
+    def add(self, columns: Mapping[str, FlatLists], count: int) -> None:
+        """Append ``count`` rows, at least one. Raises OutputError for one of another length."""
+        import numpy as np
+
+        lengths = np.diff(columns[IDS].offsets)
+        if not self.count:
+            self.length = int(lengths[0])
+        others = np.flatnonzero(lengths != self.length)
+        if len(others):
+            first = int(others[0])
+            raise OutputError(
+                f"record {self.count + first + 1} has {counted(int(lengths[first]), 'token')} and "
+                f"those before have {self.length:,}: an array needs rows of one length",
+                f"give {option('padding', 'longest')} (its {option('window')} must hold all "
+                f"records) or max_length, with {option('truncation')} when some are too long",
+            )
+        self.count += count
+        for name, lists in columns.items():
+            spool = self.spools.setdefault(name, NumberSpool("<i8"))
+            spool.add(lists.values)
+            assert spool.count == self.count * self.length, name  # a block lacked the column
+
+    def arrays(self) -> dict[str, ArrayToWrite]:
+        """Return the array of each column. Without rows there is none."""
+        shape = (self.count, self.length)
+        return {name: spool.array(shape) for name, spool in self.spools.items()}
+
+
+class RaggedRows:
+    """Rows of any length to write: a flat array for each column, and the offsets of the rows."""
+
+    names = (*RAGGED_DTYPES,)
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self.spools = {name: NumberSpool(dtype) for name, dtype in RAGGED_DTYPES.items()}
+        self.spools[OFFSETS] = NumberSpool("<i8")
+        self.spools[OFFSETS].add(np.zeros(1, np.int64))
+
+    def add(self, columns: Mapping[str, FlatLists], count: int) -> None:
+        """Append ``count`` rows."""
+        self.spools[OFFSETS].add(columns[IDS].offsets[1:] + self.spools[IDS].count)
+        for name, lists in columns.items():
+            self.spools[name].add(lists.values)
+
+    def arrays(self) -> dict[str, ArrayToWrite]:
+        """Return ids and offsets, and the other columns that are not all zero."""
+        arrays = {}
+        for name, spool in self.spools.items():
+            if name in (IDS, OFFSETS) or spool.file:
+                is_whole = name == OFFSETS or spool.count == self.spools[IDS].count
+                assert is_whole, name  # a block lacked the column
+                arrays[name] = spool.array((spool.count,))
+        return arrays
 
 
 def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
@@ -294,64 +364,26 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
     A writer is a context manager from an open file to a function that takes rows. Without
     ``ragged``, that function raises OutputError for rows of different lengths.
     """
-    names = ID_COLUMNS[:1] if file_format == "npy" else ID_COLUMNS
-    dtypes = RAGGED_DTYPES if ragged else dict.fromkeys(names, "<i8")
 
     @contextmanager
     def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
-        import numpy as np
+        names = ID_COLUMNS[:1] if file_format == "npy" else ID_COLUMNS
+        id_rows = RaggedRows() if ragged else EqualRows(names)
 
-        row_count = 0
-        lengths: dict[str, int] = {}  # name -> common length of its rows, unless ragged
-        with ExitStack() as stack:
-            spools = {
-                name: stack.enter_context(closing(NumberSpool(dtype)))
-                for name, dtype in dtypes.items()
-            }
-            if ragged:
-                spools[OFFSETS].add(np.zeros(1, np.int64))
+        def write(rows: Sequence[Row] | Table) -> None:
+            table = table_of(rows)
+            if len(table):
+                stored = [name for name in id_rows.names if name in table.columns]
+                lists = {name: _flat_lists(table.columns[name]) for name in stored}
+                id_rows.add(lists, len(table))
 
-            def write(rows: Sequence[Row] | Table) -> None:
-                nonlocal row_count
-                table = table_of(rows)
-                stored = [name for name in names if name in dtypes and name in table.columns]
-                columns = {name: _flat_lists(table.columns[name]) for name in stored}
-                for name, lists in {} if ragged else columns.items():
-                    for record, length in enumerate(np.diff(lists.offsets), row_count + 1):
-                        if lengths.setdefault(name, int(length)) != length:
-                            raise OutputError(
-                                f"record {record} has {counted(int(length), 'token')} and those "
-                                f"before have {lengths[name]:,}: an array needs rows of one length",
-                                f"give {option('padding', 'longest')} (its {option('window')} "
-                                "must hold all records) or "
-                                f"max_length, with {option('truncation')} when some are too long",
-                            )
-                if len(table):
-                    if ragged:
-                        spools[OFFSETS].add(columns[IDS].offsets[1:] + spools[IDS].count)
-                    for name, lists in columns.items():
-                        spools[name].add(lists.values)
-                    row_count += len(table)
-
+        try:
             yield write
-            shapes: dict[str, tuple[int, ...]]
-            if ragged:
-                shapes = {
-                    name: (spools[IDS].count,)
-                    for name, spool in spools.items()
-                    if name == IDS or spool.file
-                }
-                shapes[OFFSETS] = (row_count + 1,)
-            else:
-                shapes = {name: (row_count, length) for name, length in lengths.items()}
-            for name, shape in shapes.items():
-                assert spools[name].count == math.prod(shape), name  # a block lacked the column
-            arrays = {
-                name: ArrayToWrite(dtypes[name], shape, spools[name].chunks())
-                for name, shape in shapes.items()
-            }
-            if arrays:
+            if arrays := id_rows.arrays():
                 write_arrays(file, file_format, arrays)
+        finally:
+            for spool in id_rows.spools.values():
+                spool.close()
 
     return ids_writer
 
