@@ -27,7 +27,8 @@ from bertcli.exporting.distil import principal_components
 from bertcli.inspection.attention import html_page
 from bertcli.inspection.stop_words import STOP_WORDS
 from bertcli.records.record import Record, row_of
-from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, records_of_rows
+from bertcli.retrieval.corpus import CorpusTexts, records_of_rows
+from bertcli.retrieval.search import Search, corpus_vectors
 from bertcli.versions import install_command
 
 COLUMNS = ("row", "text", "x", "y", "cluster", "label")
@@ -80,7 +81,7 @@ class CorpusMap:
                 raise InputError(f"a map needs at least two texts, not {total}")
             random = np.random.default_rng(seed)
             sample = np.sort(random.choice(total, min(total, MAX_TEXTS), replace=False))
-            texts = CorpusTexts(search)
+            texts = search.corpus_texts()
             drawn = records_of_rows({*sample.tolist()}, texts.blocks(total))
             sampled = vectors[sample].astype(np.float64)
             distinct = len(np.unique(sampled, axis=0))

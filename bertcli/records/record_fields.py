@@ -74,6 +74,21 @@ def nested_value(row: Mapping[str, Any], path: FieldPath, where: str) -> Any:
     return value
 
 
+def names_to_keep(keep: str | None) -> list[str] | None:
+    """Return the names in a list separated by commas; None, for all fields, for None and "*"."""
+    return None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
+
+
+def kept_fields(fields: dict[str, Any], names: Sequence[str] | None, where: str) -> dict[str, Any]:
+    """Return the fields of these names, or all for None. Raises InputError for a missing one."""
+    if names is None:
+        return fields
+    for name in names:
+        if name not in fields:
+            raise InputError(f"{where}: field {name!r} not found", f"available: {listed(fields)}")
+    return {name: fields[name] for name in names}
+
+
 def field_path(name: str, names: Collection[str]) -> FieldPath | None:
     """Return the keys that a name such as "user.bio" refers to; None if no field matches."""
     if name in names:

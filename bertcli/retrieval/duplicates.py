@@ -31,8 +31,9 @@ from bertcli.io.progress import Advance, Show, show_nothing
 from bertcli.records.batch import RecordBatch
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
+from bertcli.retrieval.corpus import CorpusTexts
 from bertcli.retrieval.nearest import DIGITS
-from bertcli.retrieval.search import CorpusTexts, Search, corpus_vectors, unit_blocks
+from bertcli.retrieval.search import Search, corpus_vectors, unit_blocks
 
 
 class DuplicateGroup(NamedTuple):
@@ -158,7 +159,10 @@ class DuplicateRun(ABC):
         return {
             self.kept_key: 0,
             f"{self.kept_key}_id": 0,
-            **{"row": 0, "id": 0, "score": 0.0, "text": ""},
+            "row": 0,
+            "id": 0,
+            "score": 0.0,
+            "text": "",
         }
 
 
@@ -178,7 +182,7 @@ class Duplicates(DuplicateRun):
         vectors = corpus_vectors(self.search, any_model=True)
         self.records = len(vectors)
         vectors = vectors.reshape(self.records, -1 if self.records else 1)
-        corpus = CorpusTexts(self.search)
+        corpus = self.search.corpus_texts()
         lengths = self._lengths(corpus) if self.keep == "longest" else None
         comparison: Components | Selection
         if self.chain:
@@ -248,8 +252,8 @@ class Overlap(DuplicateRun):
         empty = np.zeros(0, np.int64)
         rows = np.concatenate([empty, *(group.rows for group in self.groups)])
         kept = np.array([group.keep for group in self.groups], np.int64)
-        self.members = Members.of(CorpusTexts(self.search), rows, self.records)
-        self.kept_members = Members.of(CorpusTexts(self.other), kept, other_records)
+        self.members = Members.of(self.search.corpus_texts(), rows, self.records)
+        self.kept_members = Members.of(self.other.corpus_texts(), kept, other_records)
         return self.groups
 
     @property

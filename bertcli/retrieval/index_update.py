@@ -55,7 +55,7 @@ from bertcli.io.typed_json import as_json, shown
 from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Divide, Reader
 from bertcli.records.record import is_empty
-from bertcli.retrieval.lexical import Bm25, IndexFile, Postings, merge_postings
+from bertcli.retrieval.lexical import Bm25, Bm25File, Postings, merge_postings
 from bertcli.retrieval.search_index import (
     DELETE,
     ENDS,
@@ -594,7 +594,7 @@ class IndexWriter(VectorWriter):
     def _merged_terms(self, sections: Sequence[Section], fresh: FreshRows) -> Postings | None:
         """Return the postings of the new index; None if the old one has none."""
         old = self.plan.old
-        postings = old.stored_terms() if old else None
+        postings = old.stored_postings() if old else None
         if postings is None:
             return None
         index = Bm25(self.plan.embedder.runtime.tokenizer)
@@ -643,7 +643,7 @@ class IndexWriter(VectorWriter):
             move(self.folder / file_name, self.root / f"{tag}{ends[name]}", mode)
         if postings:
             vectors = self.root / f"{tag}{VECTORS_END}"
-            IndexFile(vectors, digests["vectors"], digests["texts"]).write(postings)
+            Bm25File(vectors, digests["vectors"], digests["texts"]).write(postings)
         sync_folder(self.root)
         with replacing(self.manifest, self.folder / SAVING, mode) as file:
             file.write(json_text(manifest))

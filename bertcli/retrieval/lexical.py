@@ -219,10 +219,13 @@ MAX_CACHED_CHUNKS = 1 << 18
 
 
 class Bm25:
-    """A BM25 index in memory: add all texts, then search."""
+    """A BM25 index in memory: add all texts, or give their postings, then search."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, postings: Postings | None = None) -> None:
         self.tokenizer = tokenizer
+        if postings is not None:
+            self.postings = postings
+            return
         self._chunks = _ChunkNumbers(tokenizer)
         self._terms = [np.zeros(0, np.int32)]  # term numbers of all texts, concatenated
         self._sizes: list[int] = []  # number of terms of each text
@@ -346,7 +349,7 @@ NUMBERS = {"offsets": np.int64, "rows": np.int32, "counts": np.int32, "lengths":
 BROKEN = (OSError, TypeError, ValueError, LookupError, MemoryError, *ARCHIVE_ERRORS)
 
 
-class IndexFile:
+class Bm25File:
     """The file of a BM25 index, beside a file of vectors.
 
     ``vectors_digest`` is the sha256 of the vectors, ``texts_digest`` that of the texts; None if

@@ -82,12 +82,16 @@ class BestRows:
     def __init__(self, queries: Any, k: int, threshold: float | None = None) -> None:
         self.queries = queries
         self.k = k
-        self.rows = 0
         self.threshold = -inf if threshold is None else threshold
         self.excluded: Array = np.zeros(0, int)  # rows that never match
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all rows."""
+        self.rows = 0
         # [q, <= k], the best first; -inf where a query has fewer matches than another one
-        self._best_scores = np.zeros((len(queries), 0))
-        self._best_rows = np.zeros((len(queries), 0), int)
+        self._best_scores = np.zeros((len(self.queries), 0))
+        self._best_rows = np.zeros((len(self.queries), 0), int)
 
     @property
     def lowest_scores(self) -> Array:

@@ -12,14 +12,10 @@ the vectors. Without stored vectors, a finite set of queries is answered in one 
 
 from __future__ import annotations
 
-from array import array
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,51 +27,38 @@ from bertcli.embedding.record_embedder import DOCUMENT_PROMPTS, QUERY_PROMPTS, R
 from bertcli.embedding.sentence_modules import describe_modules, read_modules, unit_vectors
 from bertcli.embedding.sparse import has_routes
 from bertcli.errors import LOG, BertcliError, InputError, UsageError, counted, option
-from bertcli.formats.arrays import open_arrays
-from bertcli.formats.jsonl import numbered_lines, object_in, value_of
-from bertcli.formats.registry import FORMATS, Holds
-from bertcli.formats.tables import Spool
 from bertcli.formats.vector_files import (
-    DIGEST,
-    IDS,
-    INDICES,
     MAKE_AGAIN,
-    ROW,
-    ROWS_PER_BLOCK,
-    START,
-    STOP,
-    TERMS,
-    VALUES,
-    VECTOR,
-    VECTORS,
     Array,
     manifest_of,
     memory_mapped,
-    open_parquet_columns,
-    read_text_vectors,
-    read_vector_lists,
-    vector_format_of,
 )
-from bertcli.formats.vector_writer import UNIT_COLUMNS, VECTOR_FIELDS
 from bertcli.formats.writers import format_of
 from bertcli.io.output_files import OutputFiles
-from bertcli.io.printable import listed
 from bertcli.io.progress import Display
-from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
-from bertcli.io.streams import open_bytes
 from bertcli.io.system_calls import LargeBlocks
-from bertcli.io.threads import checked, in_background
-from bertcli.io.typed_json import JsonObject, is_regular, whole_number
+from bertcli.io.threads import in_background
+from bertcli.io.typed_json import JsonObject, whole_number
 from bertcli.model_folder.folder import ModelFolder
 from bertcli.records.batch import record_windows
-from bertcli.records.input import Input
 from bertcli.records.reader import Reader, refuse_pipes
-from bertcli.records.record import Record, Text, is_empty, row_of
+from bertcli.records.record import Record, row_of
+from bertcli.retrieval.corpus import (
+    HIT_FIELDS,
+    CorpusTexts,
+    HitTexts,
+    StoredTexts,
+    TemporaryVectors,
+    Texts,
+    VectorFile,
+    empty_rows,
+    records_of_rows,
+    rows_of,
+)
 from bertcli.retrieval.explain import EXPLANATION_FIELDS, Explainer
 from bertcli.retrieval.index_update import IndexUpdate, refuse_other_options
-from bertcli.retrieval.lexical import DEPTH, RANK_CONSTANT, Bm25, IndexFile, fuse
+from bertcli.retrieval.lexical import DEPTH, RANK_CONSTANT, Bm25, fuse
 from bertcli.retrieval.nearest import (
-    DIGITS,
     NO_TEXT,
     Match,
     MaxSim,
@@ -85,7 +68,6 @@ from bertcli.retrieval.nearest import (
 )
 from bertcli.retrieval.search_index import IndexTexts, SearchIndex, open_index
 from bertcli.runs.identity import (
-    InputDigest,
     config_values,
     model_digests,
     refuse_changed_file,
@@ -187,7 +169,7 @@ class SearchOptions:
             if self.explain and getattr(self, name):
                 raise UsageError(
                     f"{option('explain')} cannot be combined with {option(name, True)}",
-                    "it divides the scores of a search by vectors",
+                    "it explains scores of vector search only",
                 )
 
 
@@ -357,28 +339,37 @@ class Search:
             options.index, self.embedder, texts, options.corpus or texts.source.paths, self.index
         )
 
-    def open_texts(self, terms: Bm25 | None = None) -> CorpusTexts | IndexTexts | None:
-        """Return the texts of the corpus or index, and add their terms to the index ``terms``.
+    def open_texts(self, tokenizer: Tokenizer | None = None) -> tuple[HitTexts, Bm25 | None]:
+        """Return the texts of the index or corpus, or those stored with the vectors.
 
-        Returns None if stored vectors are searched without a corpus.
+        With a tokenizer, also return the BM25 index of the texts.
         """
+        keep = None if self.reader else self.options.keep_fields
         if self.index is not None:
-            if terms:
-                self.index.add_terms(terms)
-            keep = None if self.reader else self.options.keep_fields
-            return IndexTexts(self.index, keep, with_empty=self.options.skip_empty is False)
-        return CorpusTexts(self, terms) if self.reader else None
+            bm25 = self.index.bm25(tokenizer) if tokenizer else None
+            return IndexTexts(self.index, keep, with_empty=self.with_empty), bm25
+        if self.reader:
+            texts = self.corpus_texts(tokenizer)
+            return texts, texts.bm25
+        return StoredTexts(str(self.options.vectors), keep, with_empty=self.with_empty), None
+
+    def corpus_texts(self, tokenizer: Tokenizer | None = None) -> CorpusTexts:
+        """Return the texts of the corpus; with a tokenizer, with their BM25 index."""
+        return CorpusTexts(self.store, self.texts, with_empty=self.with_empty, tokenizer=tokenizer)
+
+    @property
+    def with_empty(self) -> bool:
+        """True if empty texts may be hits."""
+        return self.options.skip_empty is False
 
     def _lexical_answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield the answers of a lexical search of the index, one batch of queries at a time."""
         self.wait_for_check()
-        terms = Bm25(self.embedder.runtime.tokenizer)
-        texts = self.open_texts(terms)
-        assert texts is not None
+        texts, bm25 = self.open_texts(self.embedder.runtime.tokenizer)
+        assert self.index is not None and bm25 is not None
         for batch in record_windows(queries, QUERIES_PER_BATCH):
-            matches = [terms.best(query, self.options.top_k) for query in batch]
-            rows = rows_of(matches)
-            yield answers_of(batch, matches, texts.records(rows, len(terms.postings.lengths)))
+            matches = [bm25.best(query, self.options.top_k) for query in batch]
+            yield answers_of(batch, matches, texts.records(rows_of(matches), self.index.count))
 
     def answering(self, queries: Iterable[Sequence[Record]]) -> Iterable[list[Answer]]:
         """Yield answers from the stored vectors, one batch of queries at a time.
@@ -392,38 +383,42 @@ class Search:
     def _answering(self, queries: Iterable[Sequence[Record]]) -> Iterator[list[Answer]]:
         """Yield the answers of a search by vectors, or of a hybrid search."""
         options = self.options
-        top_k = options.top_k
-        terms = Bm25(self.embedder.runtime.tokenizer) if options.hybrid else None
-        texts = self.open_texts(terms)
-        depth = max(top_k, DEPTH) if terms else top_k
+        tokenizer = self.embedder.runtime.tokenizer if options.hybrid else None
+        texts, bm25 = self.open_texts(tokenizer)
+        depth = max(options.top_k, DEPTH) if bm25 else options.top_k
         for batch in record_windows(queries, QUERIES_PER_BATCH):
             nearest = self.collector(batch, depth)
-            if texts:
-                nearest.excluded = np.array(texts.empty, int)
-            if self.index is not None:
-                add_indexed(nearest, self.index)
-            else:
-                add_stored(nearest, self.store, self.embedder.term_names)
-            matches = nearest.matches()
-            if terms:
-                fused = []
-                for query, dense in zip(batch, matches, strict=True):
-                    lexical = terms.best(query, depth, of_literals=True)
-                    fused.append(
-                        fuse(dense, lexical, top_k, options.rank_constant, options.lexical_weight)
-                    )
-                matches = fused
-            rows = rows_of(matches)
-            if texts:
-                records = texts.records(rows, nearest.rows)
-            else:
-                records = stored_records(str(options.vectors), rows, options.keep_fields)
-            answers = answers_of(batch, matches, records)
-            if texts is None and options.skip_empty is not False:
-                for answer in answers:
-                    # None, a row without a stored text, is not an empty text.
-                    answer.hits[:] = [hit for hit in answer.hits if str(hit.record.text).strip()]
-            yield self.explained(answers, nearest)
+            while True:
+                self._add_vectors(nearest, texts.empty)
+                matches = nearest.matches()
+                if bm25:
+                    matches = self._fused(batch, matches, bm25, depth)
+                records = texts.records(rows_of(matches), nearest.rows)
+                if not texts.found_empty(records, nearest.rows):
+                    break
+                nearest.restart()
+            yield self.explained(answers_of(batch, matches, records), nearest)
+
+    def _add_vectors(self, nearest: Collector, empty: Sequence[int] | Array) -> None:
+        """Add all vectors of the corpus, whose rows ``empty`` are no hits, to a collector."""
+        nearest.excluded = np.array(empty, int)
+        if self.index is not None:
+            add_indexed(nearest, self.index)
+        else:
+            add_stored(nearest, self.store, self.embedder.term_names)
+
+    def _fused(
+        self, queries: Sequence[Record], matches: list[list[Match]], bm25: Bm25, depth: int
+    ) -> list[list[Match]]:
+        """Return the matches of each query, fused with those of a lexical search."""
+        options = self.options
+        fused = []
+        for query, dense in zip(queries, matches, strict=True):
+            lexical = bm25.best(query, depth, of_literals=True)
+            fused.append(
+                fuse(dense, lexical, options.top_k, options.rank_constant, options.lexical_weight)
+            )
+        return fused
 
     def explained(self, answers: list[Answer], nearest: Collector) -> list[Answer]:
         """Return answers with the shares of tokens in the scores, if requested."""
@@ -434,12 +429,6 @@ class Search:
             answer._replace(hits=hits)
             for answer, hits in zip(answers, hits_of_queries, strict=True)
         ]
-
-    def empty_rows(self, records: Iterable[Record], first_row: int) -> list[int]:
-        """Return the rows of empty texts to exclude from hits; records start at ``first_row``."""
-        if self.options.skip_empty is False:
-            return []
-        return [row for row, record in enumerate(records, first_row) if is_empty(record)]
 
     def collector(self, queries: Sequence[Record], top_k: int | None = None) -> Collector:
         """Embed queries and return the collector of their nearest rows."""
@@ -491,7 +480,7 @@ def _vectors_of(search: Search, display: Display) -> Iterator[None]:
             search.vectors_check = None  # of the file that was just replaced
         yield
         return
-    with closing(TemporaryVectors(search)) as search.temporary:
+    with closing(TemporaryVectors(search.embedder, search.texts)) as search.temporary:
         _embed_corpus(search.temporary, search, display)
         yield
 
@@ -549,95 +538,6 @@ def compares_by_dot(embedder: RecordEmbedder) -> bool:
     )
 
 
-class VectorFile:
-    """Vectors of a corpus in a file, which may be written by another program."""
-
-    def __init__(self, path: str, check: Future[None] | None = None) -> None:
-        self.path = path
-        self.manifest = manifest_of(path)
-        self.check = check
-
-    def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
-        """Yield blocks of vectors, one vector per text, as `read_text_vectors` does.
-
-        Then raises InputError if the file was changed after it was made.
-        """
-        blocks = read_text_vectors(self.path, dim, any_model=any_model)
-        return checked(blocks, self.check) if self.check else blocks
-
-    def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
-        """Yield lists of token vectors or term weights per text, as `read_vector_lists` does.
-
-        Then raises InputError as above.
-        """
-        lists = read_vector_lists(self.path, names)
-        return checked(lists, self.check) if self.check else lists
-
-    @property
-    def index(self) -> IndexFile | None:
-        """The file of the BM25 index beside the vectors."""
-        manifest = self.manifest
-        return IndexFile(Path(self.path), manifest.text("sha256"), manifest.text("corpus_sha256"))
-
-    def refuse_other_texts(self, rows: int, digest: InputDigest) -> None:
-        """Raise InputError unless the vectors, ``rows`` of them, belong to the digested texts."""
-        # Files of other programs have no digest.
-        recorded_digest = self.manifest.get("corpus_sha256", digest.texts)
-        if rows != digest.records or recorded_digest != digest.texts:
-            raise InputError(
-                f"{self.path}: has {counted(rows, 'row')}, and the corpus has "
-                f"{counted(digest.records, 'text')}: it was made from other texts",
-                f"{option('index')} FOLDER follows a corpus that changes; delete {self.path} to "
-                f"make it again, or leave out {option('vectors')}",
-            )
-
-
-class TemporaryVectors(EmbedRun):
-    """A run that computes the vectors of a corpus to a temporary file. Execute once, then close.
-
-    The file has no name, so a killed process leaves no file.
-    """
-
-    index = None
-
-    def __init__(self, search: Search) -> None:
-        super().__init__(search.embedder, search.texts.again(keep=None), self._add, full=True)
-        self.digest = InputDigest()
-        with errors_of_temporary_folder():
-            self.spool = Spool()
-        self.close = self.spool.close
-
-    def _add(self, block: EmbeddedBlock) -> None:
-        """Store the vectors of a block, and add its texts to the digest."""
-        self.digest.add(block.records)
-        with errors_of_temporary_folder():
-            self.spool.add(block.vectors)
-
-    def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
-        """Yield blocks of vectors [n, D], one vector per text."""
-        yield self.embedder.empty_output
-        yield from self.spool
-
-    def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
-        """Yield lists of token vectors or term weights, for some texts at a time."""
-        yield from self.spool
-
-    def refuse_other_texts(self, rows: int, digest: InputDigest) -> None:
-        """Raise InputError unless the digested texts are the embedded texts."""
-        if rows != digest.records or self.digest.texts != digest.texts:
-            names = ", ".join(self.reader.source.paths)
-            raise InputError(f"{names}: was changed while it was read", "run the command again")
-
-
-@contextmanager
-def errors_of_temporary_folder() -> Iterator[None]:
-    """Turn an OSError of the temporary folder, such as a full disk, into an OutputError."""
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(gettempdir(), error, FREE_TEMP_SPACE) from None
-
-
 def add_stored(
     nearest: Collector, store: VectorFile | TemporaryVectors, names: TermNames | None = None
 ) -> None:
@@ -675,6 +575,11 @@ def unit_blocks(search: Search, *, any_model: bool = False) -> Iterator[Array]:
         yield unit_vectors(block)
 
 
+def hit_fields(*, explain: bool) -> frozenset[str]:
+    """Return the fields of hits that no carried field may be called."""
+    return HIT_FIELDS | EXPLANATION_FIELDS if explain else HIT_FIELDS
+
+
 class PassingSearch(EmbedRun):
     """A run that answers queries in one pass over the texts, without storing vectors."""
 
@@ -694,7 +599,8 @@ class PassingSearch(EmbedRun):
         """Add a block, and keep only the texts of the rows that are nearest so far."""
         first = self.nearest.rows
         vectors: Any = block.vectors
-        self.nearest.excluded = np.array(self.search.empty_rows(block.records, first), int)
+        if not self.search.with_empty:
+            self.nearest.excluded = np.array(empty_rows(block.records, first), int)
         self.nearest.add(vectors)
         best_rows = rows_of(self.nearest.matches())
         texts = {row: text for row, text in self.texts.items() if row in best_rows}
@@ -708,23 +614,12 @@ def lexical_answers(
     queries: Iterable[Sequence[Record]], reader: Reader, tokenizer: Tokenizer, top_k: int
 ) -> Iterator[list[Answer]]:
     """Yield the answers of a lexical search, one batch of queries at a time, without a model."""
-    terms = Bm25(tokenizer)
+    bm25 = Bm25(tokenizer)
     for block in reader.blocks():
-        terms.add(block)
+        bm25.add(block)
     for batch in record_windows(queries, QUERIES_PER_BATCH):
-        matches = [terms.best(query, top_k) for query in batch]
+        matches = [bm25.best(query, top_k) for query in batch]
         yield answers_of(batch, matches, records_of_rows(rows_of(matches), reader.again().blocks()))
-
-
-def rows_of(matches: Iterable[Iterable[Match]]) -> set[int]:
-    """Return the rows of all matches."""
-    return {match.row for best in matches for match in best}
-
-
-def records_of_rows(rows: Container[int], blocks: Iterable[Sequence[Record]]) -> Texts:
-    """Return the records of the given rows; ``blocks`` are all records in order."""
-    records = enumerate(chain.from_iterable(blocks))
-    return {row: record for row, record in records if row in rows}
 
 
 def answers_of(
@@ -738,202 +633,3 @@ def answers_of(
         )
         for query, best in zip(queries, matches, strict=True)
     ]
-
-
-Texts = dict[int, Record]  # by row
-
-# Fields of hits that are not carried fields.
-HIT_FIELDS = frozenset(
-    {"query", "rank", "score", "row", "id", "text", "dense_rank", "lexical_rank", "retrieval_score"}
-)
-# Fields of rows stored with vectors that are not carried fields.
-STORED_FIELDS = HIT_FIELDS | {
-    *VECTOR_FIELDS,
-    *UNIT_COLUMNS,
-    VECTORS,
-    TERMS,
-    INDICES,
-    VALUES,
-    STOP,
-    DIGEST,
-}
-RECORD_FIELDS = ("id", "text")  # those of `STORED_FIELDS` that are parts of a record
-
-
-def hit_fields(*, explain: bool) -> frozenset[str]:
-    """Return the fields of hits that no carried field may be called."""
-    return HIT_FIELDS | EXPLANATION_FIELDS if explain else HIT_FIELDS
-
-
-class CorpusTexts:
-    """The texts of a corpus with stored vectors, read again from the input when needed.
-
-    ``empty`` are the rows of empty texts to exclude from hits. With an index ``terms``, the terms
-    of all texts are added to it, or read from the index file beside the vectors.
-    """
-
-    def __init__(self, search: Search, terms: Bm25 | None = None) -> None:
-        self.store = search.store
-        self.reader = search.texts
-        self.digest = InputDigest()
-        self.empty = array("q")
-        file = self.store.index if terms else None
-        postings = file.read() if file else None
-        for block in self.reader.blocks():
-            if terms and not postings:
-                terms.add(block)
-            self.empty.extend(search.empty_rows(block, self.digest.records))
-            self.digest.add(block)
-        if terms and postings and len(postings.lengths) == self.digest.records:
-            terms.postings = postings
-            return
-        if terms and postings:  # stale postings of other texts
-            for block in self.reader.again().blocks():
-                terms.add(block)
-        if terms and file and file.texts_digest == self.digest.texts:
-            file.write(terms.postings)
-
-    def records(self, rows: Container[int], count: int) -> Texts:
-        """Return the texts of the given rows. Raises InputError as `blocks` does."""
-        return records_of_rows(rows, self.blocks(count))
-
-    def blocks(self, count: int) -> Iterable[Sequence[Record]]:
-        """Return all texts.
-
-        Raises InputError if the vectors, ``count`` of them, were made from other texts.
-        """
-        self.store.refuse_other_texts(count, self.digest)
-        return self.reader.again().blocks()
-
-
-def stored_records(path: str, rows: Container[int], keep: str | None = None) -> Texts:
-    """Return the ids, texts and fields stored with the vectors of these rows.
-
-    They are in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids only), else in an index
-    beside the vectors. A missing text is None. ``keep`` lists the fields, separated by commas;
-    None: all. Raises InputError if they cannot be read or a field is missing.
-    """
-    records: Texts = {}
-    names = None if keep in (None, "*") else [name.strip() for name in str(keep).split(",")]
-    for row, fields in enumerate(_stored_fields(path, rows)):
-        if row not in rows:
-            continue
-        hidden = STORED_FIELDS | ({START} if STOP in fields else set())  # of tokens, not a chunk
-        carried = {name: value for name, value in fields.items() if name not in hidden}
-        for name in names or ():
-            if name not in carried:
-                available = f"available: {listed(carried)}"
-                raise InputError(f"{path}: field {name!r} not found", available)
-        text: Any = fields.get("text")
-        if names is not None:
-            carried = {name: carried[name] for name in names}
-        records[row] = Record(text, id=fields.get("id"), extra=carried)
-    return records
-
-
-def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each row. JSON lines are parsed only for ``needed_rows``."""
-    file_format = FORMATS[vector_format_of(path)]
-    index = OutputFiles(Path(path)).index
-    if file_format.can_hold(Holds.ARRAYS) and is_regular(index, InputError, MAKE_AGAIN):
-        for row, (where, fields) in enumerate(_json_objects(str(index), needed_rows)):
-            if fields.get(ROW, row) != row:
-                raise InputError(f"{where}: not the index of row {row}", MAKE_AGAIN)
-            yield fields
-    elif file_format.can_hold(Holds.IDS):
-        with open_arrays(path, path, file_format.name) as arrays:
-            for block in arrays[IDS]().blocks(ROWS_PER_BLOCK) if IDS in arrays else ():
-                yield from ({"id": key or None} for key in block.tolist())
-    elif file_format.is_json:
-        for _, fields in _json_objects(path, needed_rows):
-            yield fields
-    elif file_format.is_columnar:
-        with open_parquet_columns(path) as table:
-            hidden = STORED_FIELDS.difference(RECORD_FIELDS)
-            names = [name for name in table.names if name not in hidden]
-            for _, columns in table.columns(names):
-                for values in zip(*(columns[name] for name in names), strict=True):
-                    yield dict(zip(names, values, strict=True))
-    elif file_format.can_hold(Holds.ROWS):
-        reader = Reader(Input.of(paths=(path,), text_field=VECTOR, no_pairs=True, keep="*"))
-        yield from ({"id": record.id, **(record.extra or {})} for record in reader)
-
-
-def _json_objects(path: str, needed_rows: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and fields of each JSON line; {} for rows not in ``needed_rows``."""
-    with open_bytes(path) as stream:
-        for row, (number, line) in enumerate(chain.from_iterable(numbered_lines(stream, path))):
-            where = f"{path}:{number}"
-            value = value_of(line, where) if row in needed_rows else []
-            yield where, {} if isinstance(value, list) else object_in(value, where)
-
-
-@dataclass
-class Mining:
-    """A pass that finds hard negatives for pairs of anchor and positive.
-
-    ``pairs`` and ``negatives`` count the pairs that were read and the negatives that were found.
-    """
-
-    search: Search
-    reader: Reader
-    margin: float = 0.0
-    pairs: int = 0
-    negatives: int = 0
-
-    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield lists of rows with an anchor, its positive and a negative.
-
-        A pair has at most ``top_k`` negatives. Raises InputError for a record without a positive.
-        """
-        texts = CorpusTexts(self.search)
-        excluded = self._excluded(texts)
-        pairs: list[tuple[Text, Text]] = []
-        not_negative: dict[Text, set[Text]] = defaultdict(set)  # anchor -> excluded texts
-        for record in self.reader:
-            if record.pair is None:
-                raise InputError(
-                    f"{record.where}: has no positive",
-                    'a record is an object like {"anchor": "...", "positive": "..."}',
-                )
-            pairs.append((record.text, record.pair))
-            not_negative[record.text] |= {record.text, record.pair}
-        self.pairs = len(pairs)
-        for start in range(0, len(pairs), QUERIES_PER_BATCH):
-            batch = pairs[start : start + QUERIES_PER_BATCH]
-            top_k = self.search.options.top_k
-            depth = top_k + max(len(not_negative[anchor]) for anchor, _ in batch)
-            nearest = self.search.collector([Record(anchor) for anchor, _ in batch], depth)
-            assert isinstance(nearest, Nearest)  # as --mine excludes --sparse and --token-vectors
-            run = RecordVectors(self.search.embedder, [Record(positive) for _, positive in batch])
-            run.execute()
-            positives = nearest.scaled(run.vectors)
-            scores = np.einsum("nd,nd->n", nearest.queries, positives)
-            nearest.excluded = excluded
-            nearest.ceilings = scores - self.margin
-            add_stored(nearest, self.search.store)
-            records = records_of_rows(rows_of(nearest.matches()), texts.blocks(nearest.rows))
-            rows: list[dict[str, Any]] = []
-            for (anchor, positive), score, matches in zip(
-                batch, scores, nearest.matches(), strict=True
-            ):
-                negatives = [
-                    {"anchor": anchor, "positive": positive, "negative": text, "margin": margin}
-                    for match in matches
-                    if (margin := round(float(score) - match.score, DIGITS)) >= self.margin
-                    and (text := records[match.row].text) not in not_negative[anchor]
-                ]
-                rows += negatives[:top_k]
-            self.negatives += len(rows)
-            yield rows
-
-    def _excluded(self, texts: CorpusTexts) -> Array:
-        """Return the rows of empty texts and of repeated texts."""
-        seen: set[int] = set()
-        rows = list(texts.empty)
-        records = chain.from_iterable(texts.blocks(texts.digest.records))
-        for row, key in enumerate(hash(str(record.text)) for record in records):
-            if key in seen:
-                rows.append(row)
-            seen.add(key)
-        return np.array(rows, int)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,14 +41,16 @@ from bertcli.formats.arrays import open_arrays
 from bertcli.formats.jsonl import object_in, value_of
 from bertcli.formats.vector_files import ROWS_PER_BLOCK, SAME_MODEL, Array
 from bertcli.io.paths import sha256, sha256_of
-from bertcli.io.printable import listed
 from bertcli.io.publish import MANIFEST
 from bertcli.io.streams import unreadable
 from bertcli.io.threads import checked, in_background
 from bertcli.io.typed_json import SWITCH, TEXT, JsonObject, read_object, whole_number
 from bertcli.records.input import ORIGIN
 from bertcli.records.record import Record
-from bertcli.retrieval.lexical import Bm25, IndexFile, Postings
+from bertcli.records.record_fields import kept_fields, names_to_keep
+from bertcli.retrieval.corpus import HitTexts, Texts
+from bertcli.retrieval.lexical import Bm25, Bm25File, Postings
+from bertcli.tokenizing.tokenizer import Tokenizer
 
 VERSION = 1  # version of the folder format
 VERSION_KEY = "search_index"  # key of the version in the manifest
@@ -292,29 +294,24 @@ class SearchIndex:
             yield [self._record(row, line) for row, line in enumerate(lines, first)]
 
     @property
-    def terms(self) -> IndexFile:
+    def bm25_file(self) -> Bm25File:
         """The file of the BM25 index of the texts."""
         digests = self.manifest.object("sha256")
-        return IndexFile(self.vectors_path, digests.text("vectors"), digests.text("texts"))
+        return Bm25File(self.vectors_path, digests.text("vectors"), digests.text("texts"))
 
-    def add_terms(self, terms: Bm25) -> None:
-        """Add the terms of all texts to an index.
-
-        They are read from the stored postings; if there are none, from the texts, and the postings
-        are stored.
-        """
-        file = self.terms
-        postings = file.read()
-        if postings is None or len(postings.lengths) != self.count:
+    def bm25(self, tokenizer: Tokenizer) -> Bm25:
+        """Return the BM25 index of the texts, from its file; without one, made and stored."""
+        postings = self.stored_postings()
+        bm25 = Bm25(tokenizer, postings)
+        if postings is None:
             for records in self.all_records():
-                terms.add(records)
-            file.write(terms.postings)
-            return
-        terms.postings = postings
+                bm25.add(records)
+            self.bm25_file.write(bm25.postings)
+        return bm25
 
-    def stored_terms(self) -> Postings | None:
+    def stored_postings(self) -> Postings | None:
         """Return the stored postings; None if there are none for these rows."""
-        postings = self.terms.read()
+        postings = self.bm25_file.read()
         return postings if postings and len(postings.lengths) == self.count else None
 
 
@@ -366,7 +363,7 @@ def respelled(record: Record, spellings: Mapping[str, str]) -> Record:
     return record
 
 
-class IndexTexts:
+class IndexTexts(HitTexts):
     """The texts of an index, for hits.
 
     ``keep`` lists the fields to show, separated by commas; None: all. ``empty`` are the rows of
@@ -377,22 +374,14 @@ class IndexTexts:
         self, index: SearchIndex, keep: str | None = None, *, with_empty: bool = False
     ) -> None:
         self.index = index
-        self.names: list[str] | None = None
-        if keep is not None and keep != "*":
-            self.names = [name.strip() for name in keep.split(",")]
+        self.names = names_to_keep(keep)
         self.empty = np.flatnonzero(index.arrays.empty) if not with_empty else np.zeros(0, int)
 
-    def records(self, rows: Iterable[int], count: int) -> dict[int, Record]:
+    def records(self, rows: Set[int], count: int) -> Texts:
         """Return the records of the given rows. Raises InputError for a missing field."""
-        return {row: self._with_kept_fields(self.index.record(row)) for row in sorted(rows)}
-
-    def _with_kept_fields(self, record: Record) -> Record:
-        """Return a record with the fields to show. Raises InputError for a missing field."""
-        fields = record.extra or {}
-        if self.names is None:
-            return record
-        for name in self.names:
-            if name not in fields:
-                available = f"available: {listed(fields)}"
-                raise InputError(f"{self.index.path}: field {name!r} not found", available)
-        return record._replace(extra={name: fields[name] for name in self.names})
+        records = {}
+        for row in sorted(rows):
+            record = self.index.record(row)
+            fields = kept_fields(record.extra or {}, self.names, str(self.index.path))
+            records[row] = record._replace(extra=fields)
+        return records

@@ -13,8 +13,9 @@ from vector_files import normal
 
 from bertcli.errors import InputError
 from bertcli.formats.precision import quantize, restore
+from bertcli.retrieval.corpus import VectorFile
 from bertcli.retrieval.nearest import Nearest
-from bertcli.retrieval.search import VectorFile, add_stored
+from bertcli.retrieval.search import add_stored
 
 
 def stored(path, vectors, precision):

@@ -474,6 +474,22 @@ def test_empty_texts_are_no_hits_unless_asked_for(corpus):
     assert sorted(hit["row"] for hit in left_out.rows[0]["hits"]) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_stored_texts_that_are_empty_take_no_place_of_hits(tmp_path, form):
+    texts = ["", "a", " ", "b c", "", "d"]
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    vectors = tmp_path / f"v.{form}"
+    good("embed", "-q", "-m", TINY, "-i", corpus, "--keep-fields", "text", "-o", vectors)
+    argv = ("similar", "-q", "-m", TINY, "", "a", "--vectors", vectors)
+    for count in (1, 2, 5):
+        for answer in good(*argv, "-k", count).rows:
+            found = [hit["row"] for hit in answer["hits"]]
+            assert len(found) == min(count, 3) and {*found} <= {1, 3, 5}
+    with_empty = good(*argv, "-k", 1, "--no-skip-empty").rows
+    assert [answer["hits"][0]["row"] for answer in with_empty] == [0, 1]
+
+
 @pytest.mark.parametrize("command", ["similar", "duplicates"])
 def test_what_a_run_that_was_killed_at_its_end_left_is_removed(command, corpus):
     vectors = corpus / "v.npy"

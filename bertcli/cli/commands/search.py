@@ -369,7 +369,8 @@ def _write_negatives(
     search: "Search", pairs: Reader, margin: float, write: Write, console: Console
 ) -> None:
     """Write hard negatives for pairs."""
-    from bertcli.retrieval.search import Mining, stored_vectors
+    from bertcli.retrieval.mining import Mining
+    from bertcli.retrieval.search import stored_vectors
 
     header = {"anchor": "", "positive": "", "negative": "", "margin": 0.0}
     with stored_vectors(search, console) as stored:
