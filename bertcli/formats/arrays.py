@@ -302,11 +302,16 @@ class EqualRows:
         self.length = 0
 
     def add(self, columns: Mapping[str, FlatLists], count: int) -> None:
-        """Append ``count`` rows, at least one. Raises OutputError for one of another length."""
+        """Append rows; with a ``count`` of 0 they are a header, which has the length of rows.
+
+        Raises OutputError for a row of another length.
+        """
         import numpy as np
 
         lengths = np.diff(columns[IDS].offsets)
-        if not self.count:
+        if not len(lengths):
+            return
+        if not self.spools:
             self.length = int(lengths[0])
         others = np.flatnonzero(lengths != self.length)
         if len(others):
@@ -320,11 +325,12 @@ class EqualRows:
         self.count += count
         for name, lists in columns.items():
             spool = self.spools.setdefault(name, NumberSpool("<i8"))
-            spool.add(lists.values)
+            if count:
+                spool.add(lists.values)
             assert spool.count == self.count * self.length, name  # a block lacked the column
 
     def arrays(self) -> dict[str, ArrayToWrite]:
-        """Return the array of each column. Without rows there is none."""
+        """Return the array of each column. Without rows and header there is none."""
         shape = (self.count, self.length)
         return {name: spool.array(shape) for name, spool in self.spools.items()}
 
@@ -342,7 +348,9 @@ class RaggedRows:
         self.spools[OFFSETS].add(np.zeros(1, np.int64))
 
     def add(self, columns: Mapping[str, FlatLists], count: int) -> None:
-        """Append ``count`` rows."""
+        """Append rows, unless their ``count`` is 0: then they are a header."""
+        if not count:
+            return
         self.spools[OFFSETS].add(columns[IDS].offsets[1:] + self.spools[IDS].count)
         for name, lists in columns.items():
             self.spools[name].add(lists.values)
@@ -372,10 +380,9 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
 
         def write(rows: Sequence[Row] | Table) -> None:
             table = table_of(rows)
-            if len(table):
-                stored = [name for name in id_rows.names if name in table.columns]
-                lists = {name: _flat_lists(table.columns[name]) for name in stored}
-                id_rows.add(lists, len(table))
+            stored = [name for name in id_rows.names if name in table.columns]
+            lists = {name: _flat_lists(table.columns[name]) for name in stored}
+            id_rows.add(lists, len(table))
 
         try:
             yield write
