@@ -4,7 +4,7 @@
     embedder = RecordEmbedder.open(folder, EmbedOptions())
     run = embedder.run(Reader(Input(texts=('I love NLP!',))))
     for window in embedder.windows(run):
-        for part in window:                      # progress events and blocks of vectors
+        for event in window:                      # progress events and blocks of vectors
             ...
 
 Commands and other packages use `RecordEmbedder`; `embedder` adds the methods of Python users.
@@ -489,7 +489,7 @@ class RecordEmbedder:
         else:
             outputs = np.asarray(outputs, np.float32)
             if has_windows:
-                outputs = pool_windows(outputs, window_counts, self._pooled_tokens(batch))
+                outputs = pool_windows(outputs, window_counts, self._window_weights(batch))
             outputs = self._apply_modules(outputs)
             vectors = outputs
         if has_windows:  # the first window of each record stands for it
@@ -543,15 +543,18 @@ class RecordEmbedder:
             yield BatchDone(len(chunks))
         return vectors
 
-    def _pooled_tokens(self, batch: TokenBatch) -> list[int]:
-        """Return the number of tokens of each window that are pooled, at least 1."""
-        pooled = np.array(batch.lengths)
-        if not self.sentence.static:
-            pooled -= self.runtime.tokenizer.core.num_special_tokens_to_add(False)
+    def _window_weights(self, batch: TokenBatch) -> list[int]:
+        """Return the weight of each window: its number of tokens, at least 1.
+
+        Special tokens, and prompt tokens that are not pooled, do not count.
+        """
+        weights = np.array(batch.lengths)
+        if self.options.special_tokens:
+            weights -= self.runtime.tokenizer.core.num_special_tokens_to_add(False)
         unpooled = self._unpooled_tokens(batch)
         if unpooled is not None:
-            pooled -= np.maximum(unpooled - int(self.options.special_tokens), 0)
-        return np.maximum(pooled, 1).tolist()
+            weights -= np.maximum(unpooled - int(self.options.special_tokens), 0)
+        return np.maximum(weights, 1).tolist()
 
     def _token_vectors(
         self, records: Sequence[Sequence[Encoded]]

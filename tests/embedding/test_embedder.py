@@ -73,6 +73,19 @@ def test_the_vectors_are_those_of_the_command_to_the_last_bit(tmp_path, embedder
         assert np.array_equal(found, right)
 
 
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_a_window_weighs_as_much_as_its_tokens(embedder, special_tokens):
+    words = ["love"] * 30
+    added = 2 * special_tokens
+    options = {"normalize": False, "special_tokens": special_tokens}
+    cut = {"max_length": 8 + added, "on_truncate": "window", "stride": 0}
+    sizes = [8, 8, 8, 6]
+    windows = embedder.encode([" ".join(words[:size]) for size in sizes], **options)
+    expected = np.average(windows, axis=0, weights=sizes)
+    found = embedder.encode(" ".join(words), **options, **cut)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_pairs_words_and_records(tmp_path, embedder):
     lines = [{"text": "I love", "pair": "NLP!"}, {"text": "a"}, {"text": "", "pair": "b"}]
     right = written(tmp_path, lines)
