@@ -463,7 +463,9 @@ class Pool:
             (int(node.get("CPU", 0)), int(node.get("GPU", 0) // gpus) if gpus else 1)
             for node in nodes
         ]
-        shares = (node_cpus // workers for node_cpus, workers in capacities if workers)
+        shares = (
+            node_cpus // workers for node_cpus, workers in capacities if node_cpus and workers
+        )
         cpus = self.cpus or max(1, min([MAX_CPUS, *shares]))
         room = sum(
             min(node_cpus // cpus, workers) if gpus else node_cpus // cpus

@@ -494,6 +494,7 @@ def test_addresses_that_differ_in_a_query_are_different_files():
     [
         (Pool(), [{"CPU": 2}], Pool(1, 2, 0)),
         (Pool(cpus=1), [{"CPU": 2}], Pool(2, 1, 0)),
+        (Pool(), [{}, {"CPU": 16}], Pool(4, 4, 0)),  # a head node without CPUs
         (Pool(), [{"CPU": 16}, {"CPU": 8}], Pool(6, 4, 0)),
         (Pool(), [{"CPU": 64, "GPU": 8}, {"CPU": 8}], Pool(8, 4, 1)),
         (Pool(gpus=0.5), [{"CPU": 4, "GPU": 1}], Pool(2, 2, 0.5)),
