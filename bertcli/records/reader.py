@@ -161,7 +161,10 @@ class Reader:
 
     def again(self, **options: Any) -> Reader:
         """Return a new reader of the same records, optionally with other options."""
-        return Reader(self.source.changed(**options), divide=self.divide)
+        reader = Reader(self.source.changed(**options), divide=self.divide, warn=self.warn)
+        reader.given = self.given
+        reader.unit = self.unit
+        return reader
 
     def _with_carried(self, block: RecordBatch) -> RecordBatch:
         """Return records that carry their file and line, and their text, as requested."""

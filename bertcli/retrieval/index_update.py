@@ -23,6 +23,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -148,6 +149,7 @@ class IndexUpdate:
         """
         given_paths = reader.source.paths
         paths = tuple(map(normalized, given_paths))
+        reader = copy(reader)
         reader.source = replace(reader.source, paths=paths)
         update = cls(path, embedder, reader, corpus, old)
         names = zip(map(input_name, paths), map(input_name, given_paths), strict=True)
