@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import orjson
 
 from bertcli.embedding.sentence_modules import unit_vectors
 from bertcli.errors import InputError
-from bertcli.formats.openai_batch import ENCODINGS, embedding_list
+from bertcli.formats.openai_batch import ENCODINGS, embedding_list, to_json
 from bertcli.io.typed_json import TEXT, JsonObject
 from bertcli.records.record import Record
 from bertcli.server.batching import Runner
@@ -33,7 +35,6 @@ from bertcli.server.requests import (
     truncation_side,
 )
 from bertcli.server.served_model import (
-    ROUTES,
     UNSUPPORTED,
     EmbeddingRunner,
     LogitRunner,
@@ -51,7 +52,7 @@ class Work:
     answer: Callable[[Sequence[Any]], Any]  # from the results of all rows to a JSON value
     rows: Sequence[Encoded] = ()
     runner: Runner | None = None  # None: no rows
-    truncated: Sequence[int] = ()  # indices of truncated texts
+    truncated: Sequence[Any] = ()  # indices of truncated texts, or names of those without one
 
     @property
     def tokens(self) -> int:
@@ -60,6 +61,9 @@ class Work:
 
 
 Route = Callable[[ServedModel, JsonObject, int], Work]
+
+TOKEN_COLUMNS = ("input_ids", "tokens", "offset_mapping", "sequence_ids")  # that tokenize reads
+TOKENS_PER_PIECE = 10_000
 
 
 # --- OpenAI ---
@@ -117,14 +121,15 @@ def similarity(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     source = inputs.needed("source_sentence", TEXT)
     sentences = text_list(inputs, "sentences")
     runner = changed_vectors(model, options)
-    texts = JsonObject({**options, "sentences": [source, *sentences]}, "request", RequestError, "")
-    work = embedding_work(runner, texts, "sentences", most_texts)
+    source_work = work_on(runner, [source], options, "source_sentence", 1)
+    work = work_on(runner, sentences, options, "sentences", most_texts)
+    truncated = [*("source_sentence" for _ in source_work.truncated), *work.truncated]
 
     def answer(vectors: Sequence[np.ndarray]) -> Any:
         directions = unit_vectors(np.stack(vectors))
         return np.asarray(directions[1:] @ directions[0], np.float32)
 
-    return replace(work, answer=answer)
+    return Work(answer, [*source_work.rows, *work.rows], runner, truncated)
 
 
 def predict(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
@@ -180,28 +185,36 @@ def tokenize(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
         raise body.bad("inputs", "a text or a list of texts")
     refuse_many(len(texts), most_texts, "inputs")
     special = body.switch("add_special_tokens")
-    columns = ("input_ids", "tokens", "offset_mapping", "sequence_ids")
-    layout = Layout(columns, special_tokens=True if special is None else special)
-    records = [Record(text, line=line) for line, text in enumerate(texts, 1)]
+    layout = Layout(TOKEN_COLUMNS, special_tokens=True if special is None else special)
+    prompt = ""
+    if (name := body.text("prompt_name")) is not None:
+        prompt = model.vectors().prompt(name)
+    records = [Record(prompt + text, line=line) for line, text in enumerate(texts, 1)]
     rows = model.tokenizer().encode_records(records, layout)
-    tokens = []
-    for row in rows:
-        of_text = []
-        for number, token, (start, stop), sequence in zip(
-            *(row.columns[name] for name in columns), strict=True
-        ):
+    tokens = [tokens_json(row) for row in rows]
+    return Work(lambda _: tokens)
+
+
+def tokens_json(row: Encoded) -> orjson.Fragment:
+    """Return the tokens of a text as JSON, made in pieces: objects of a million take a gigabyte."""
+    text = str(row.record.text)
+    columns = zip(*(row.columns[name] for name in TOKEN_COLUMNS), strict=True)
+    pieces = []
+    while some := [*islice(columns, TOKENS_PER_PIECE)]:
+        tokens = []
+        for number, token, (start, stop), sequence in some:
             is_special = sequence is None
-            of_text.append(
+            tokens.append(
                 {
                     "id": number,
-                    "text": token if is_special else str(row.record.text)[start:stop],
+                    "text": token if is_special else text[start:stop],
                     "special": is_special,
                     "start": None if is_special else start,
                     "stop": None if is_special else stop,
                 }
             )
-        tokens.append(of_text)
-    return Work(lambda _: tokens)
+        pieces.append(to_json(tokens)[1:-1])
+    return orjson.Fragment(b"[%b]" % b",".join(pieces))
 
 
 def decode(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
@@ -270,7 +283,7 @@ def info(model: ServedModel, *, most_requests: int, most_texts: int) -> dict[str
         "model_sha": model.folder.revision,
         "model_dtype": runtime.engine.facts().get("dtype", "float32"),
         "model_type": model_type,
-        "routes": ROUTES[model.purpose],
+        "routes": model.routes,
         "max_concurrent_requests": most_requests,
         "max_input_length": runner.limit,
         "max_batch_tokens": runtime.budget,

@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import inf
 from threading import Lock
+from time import monotonic
 from typing import Any, Literal
 
 import numpy as np
@@ -48,7 +50,9 @@ ROUTES: dict[Purpose, str] = {
     "sparse": "/embed_sparse",
     "classifier": "/predict and, with one label, /rerank",
 }
+STATIC_ROUTES = "/v1/embeddings, /embed and /similarity"  # of a table of token vectors
 MAX_VARIANTS = 64  # of options, kept open
+RETRY_SECONDS = 60  # after which what could not be opened is tried again
 UNSUPPORTED = 424  # the status of text-embeddings-inference for a model without what a route needs
 
 
@@ -65,6 +69,14 @@ class EmbeddingRunner:
         if isinstance(inputs[0], list):
             return [self._of_ids(ids, index, side) for index, ids in enumerate(inputs)]  # type: ignore[arg-type]
         return [*self.embedder.tokenized(inputs, side)]  # type: ignore[arg-type]
+
+    def prompt(self, name: str | None) -> str:
+        """Return the prompt of this name, "" for None. Raises RequestError for an unknown one."""
+        prompts = self.embedder.sentence.prompts
+        if name is not None and name not in prompts:
+            known = ", ".join(prompts) or "none"
+            raise RequestError(f"unknown prompt_name {name!r}; the model's prompts: {known}")
+        return "" if name is None else prompts[name]
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
@@ -173,7 +185,7 @@ class ServedModel:
         self.names = {name, folder.name, name.rstrip("/").rpartition("/")[2]}
         self._lock = Lock()
         self._opened: dict[tuple[Any, ...], Any] = {}
-        self._unsupported: dict[tuple[Any, ...], str] = {}  # reasons
+        self._failures: dict[tuple[Any, ...], tuple[str, float]] = {}  # reasons and times
         self._may_open = True
         self.if_open = copy(self)
         self.if_open._may_open = False
@@ -191,6 +203,11 @@ class ServedModel:
             option("token_vectors"): "token",
         }
         return purposes.get(required_option(self.folder), "embedding")
+
+    @property
+    def routes(self) -> str:
+        """The routes that the model answers, for messages."""
+        return STATIC_ROUTES if self.folder.is_static else ROUTES[self.purpose]
 
     def open(self) -> EmbeddingRunner | LogitRunner:
         """Open what the model is for. Raises as `RecordEmbedder.open` and `Head.open` do."""
@@ -216,10 +233,7 @@ class ServedModel:
         runner = self._needed((view,), lambda: self._open_view(view))
         if normalize is None and dim is None and prompt_name is None:
             return runner
-        prompts = runner.embedder.sentence.prompts
-        if prompt_name is not None and prompt_name not in prompts:
-            known = ", ".join(prompts) or "none"
-            raise RequestError(f"unknown prompt_name {prompt_name!r}; the model's prompts: {known}")
+        runner.prompt(prompt_name)
         if dim is not None and dim > runner.embedder.width:
             raise RequestError(
                 f"dimensions is {dim}, and the vectors have {runner.embedder.width}",
@@ -284,13 +298,15 @@ class ServedModel:
 
     def _needed(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Return what a request needs; RequestError if the model does not have it."""
-        try:
-            if key not in self._unsupported:
+        reason, failure_time = self._failures.get(key, ("", -inf))
+        if monotonic() - failure_time > RETRY_SECONDS:
+            try:
                 return self._once(key, make)
-        except BertcliError as error:
-            self._unsupported[key] = str(error).replace(str(self.folder), self.name)
+            except BertcliError as error:
+                reason = str(error).replace(str(self.folder), self.name)
+                self._failures[key] = (reason, monotonic())
         raise RequestError(
-            f"{self._unsupported[key]}; this model answers {ROUTES[self.purpose]}",
+            f"{reason}; this model answers {self.routes}",
             status=UNSUPPORTED,
             code="unsupported_by_model",
         )

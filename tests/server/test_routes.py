@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,14 @@ from front import call, good, put_json
 from served import running
 from task_models import LENGTH
 from term_models import sparse
+
+from bertcli.embedding.options import EmbedOptions
+from bertcli.errors import InputError
+from bertcli.model_folder.files import MODEL_FILES
+from bertcli.model_folder.find import find_model
+from bertcli.server import served_model
+from bertcli.server.requests import RequestError
+from bertcli.server.served_model import ServedModel
 
 TEXTS = ["I love NLP!", "", "Zürich 東京 😀", "word " * 100, "a [SEP] b"]
 IDS = [101, 1045, 2293, 17953, 2361, 999, 102]
@@ -108,6 +117,19 @@ def test_similarity(server):
     assert server.good("/", body) == found
 
 
+def test_a_long_text_of_a_similarity_is_named(server):
+    long = "word " * 300
+    inputs = {"source_sentence": "short", "sentences": ["ok", long]}
+    answer = server.ask("/similarity", {"inputs": inputs})
+    assert (answer.status, "sentences 1 has 302 tokens" in answer.error) == (413, True)
+    both = {"inputs": inputs | {"source_sentence": long}}
+    assert "source_sentence 0 has 302 tokens" in server.ask("/similarity", both).error
+    headers = server.ask("/similarity", both | {"parameters": {"truncate": True}}).headers
+    assert (headers["x-truncated"], headers["x-truncated-count"]) == ("source_sentence,1", "2")
+    many = {"inputs": {"source_sentence": "a", "sentences": ["b"] * 2049}}
+    assert "sentences has 2049 texts" in server.ask("/similarity", many).error
+
+
 def test_tokens_and_texts(server):
     ((first, *_, last),) = server.good("/tokenize", {"inputs": "I love NLP!"})
     nothing = {"start": None, "stop": None}
@@ -117,6 +139,9 @@ def test_tokens_and_texts(server):
     (tokens,) = server.good("/tokenize", body)
     assert [token["text"] for token in tokens] == ["é", "NL", "P", "!"]
     assert [(token["start"], token["stop"]) for token in tokens][:2] == [(0, 1), (2, 4)]
+    (tokens,) = server.good("/tokenize", {"inputs": "é!" * 30_000})
+    assert [token["id"] for token in tokens] == [101, *[1041, 999] * 30_000, 102]
+    assert (tokens[-2]["text"], tokens[-2]["stop"]) == ("!", 60_000)
     assert server.good("/decode", {"ids": IDS}) == ["i love nlp!"]
     body = {"ids": [IDS, IDS], "skip_special_tokens": False}
     assert server.good("/decode", body) == ["[CLS] i love nlp! [SEP]"] * 2
@@ -186,9 +211,27 @@ def test_what_the_model_cannot_do_is_tried_once(server):
     assert min(seconds[1:]) < 0.05  # its files take longer to read
 
 
-def test_methods(server):
+def test_what_could_not_be_opened_is_tried_again(models, monkeypatch):
+    folder = find_model(str(models("BertForMaskedLM")), files=MODEL_FILES)
+    model = ServedModel(folder, "model", EmbedOptions())
+    monkeypatch.setattr(served_model, "RETRY_SECONDS", 0.2)
+    with monkeypatch.context() as patched:
+        patched.setattr(ServedModel, "_open_view", mock.Mock(side_effect=InputError("too many")))
+        for _ in range(2):
+            with pytest.raises(RequestError, match="too many; this model answers"):
+                model.vectors()
+        assert ServedModel._open_view.call_count == 1
+    time.sleep(0.3)
+    assert model.vectors().limit
+
+
+def test_methods_and_paths(server):
     assert server.ask("/embed").status == 405
     assert server.ask("/health", {}).status == 405
+    before = server.metric('bertcli_requests_total{route="other"')
+    assert server.ask("/embed_it", {"inputs": "a"}).error == "the path /embed_it is unknown"
+    assert server.metric('bertcli_requests_total{route="other"') == before + 1
+    same(server.good("/embed/", {"inputs": "a"}), embedded("a"))
 
 
 @pytest.mark.parametrize("labels", [3, 1])
@@ -282,3 +325,8 @@ def test_prompts(tmp_path, default_folder):
         found = served.good("/embed", {"inputs": ["fox"], "prompt_name": "query"})
         same(found, embedded("query: fox"))
         same(served.good("/embed", {"inputs": ["fox"]}), embedded("fox"))
+        named = {"inputs": "fox", "prompt_name": "query", "add_special_tokens": False}
+        (tokens,) = served.good("/tokenize", named)
+        assert [token["text"] for token in tokens] == ["query", ":", "fox"]
+        unknown = served.ask("/tokenize", named | {"prompt_name": "x"})
+        assert (unknown.status, "unknown prompt_name 'x'" in unknown.error) == (400, True)
