@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import os
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,11 @@ MAX_BATCH_TOKENS = 1 << 16  # of models whose engine sets no limit
 # What the event loop does itself, because it takes less time than a change of threads.
 FEW_BYTES = 1 << 12  # of a body that is parsed and tokenized
 FEW_NUMBERS = 1 << 12  # of an answer that is written
-MAX_LISTED = 256  # indices in the header for truncated texts
+# Names of headers of answers.
+TRUNCATED = "x-truncated"
+TRUNCATED_COUNT = "x-truncated-count"
+COMPUTE_TOKENS = "x-compute-tokens"
+MAX_LISTED = 256  # indices in the first of them
 CLIENT_GONE = 499  # nginx's status for a client that has closed the connection
 # Status -> type of error, in OpenAI's words and in those of text-embeddings-inference.
 ERROR_TYPES = {
@@ -56,6 +60,8 @@ ERROR_TYPES = {
     500: ("server_error", "Backend"),
     503: ("server_error", "Unhealthy"),
 }
+
+Report = Callable[[Request], Awaitable[Response]]  # answers a request
 
 
 @dataclass(frozen=True)
@@ -82,13 +88,13 @@ class Service:
         head = runner.embedder if isinstance(runner, EmbeddingRunner) else runner.head
         budget = min(head.runtime.budget, MAX_BATCH_TOKENS)
         self.batcher = Batcher(budget, self.metrics)
+        self.key = None if settings.api_key is None else settings.api_key.strip().encode()
         self.is_stopping = False
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
-        paths = [
-            HttpRoute(path, partial(self.post, route), methods=["POST"])
-            for path, route in POSTED.items()
+        routes: list[tuple[str, Report, str]] = [
+            (path, partial(self.run_route, route), "POST") for path, route in POSTED.items()
         ]
         reports = {
             "/health": self.health,
@@ -96,15 +102,18 @@ class Service:
             "/metrics": self.show_metrics,
             "/v1/models": self.models,
         }
-        paths += [
-            HttpRoute(path, partial(self.answer, report), methods=["GET"])
-            for path, report in reports.items()
+        routes += [(path, report, "GET") for path, report in reports.items()]
+        paths = [
+            HttpRoute(spelled, partial(self.answer, report, path), methods=[method])
+            for path, report, method in routes
+            for spelled in dict.fromkeys((path, f"{path.rstrip('/')}/"))
         ]
         cors = Middleware(
             CORSMiddleware,
-            allow_origins=self.settings.cors,
+            allow_origins=[origin.rstrip("/") for origin in self.settings.cors],
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            expose_headers=[TRUNCATED, TRUNCATED_COUNT, COMPUTE_TOKENS, "retry-after"],
         )
         return Starlette(
             routes=paths,
@@ -121,26 +130,26 @@ class Service:
         task.cancel()
         self.batcher.thread.shutdown(wait=False, cancel_futures=True)
 
-    async def post(self, route: Route, request: Request) -> Response:
-        """Answer a request that has a body."""
-        return await self.answer(partial(self.run_route, route), request)
+    async def answer(self, report: Report, label: str, request: Request) -> Response:
+        """Return the response of a report, or that of its error.
 
-    async def answer(self, report: Any, request: Request) -> Response:
-        """Return the response of a report, or that of its error; count and log it."""
+        It is counted with a label, the path of the route, and logged.
+        """
         start = monotonic()
         try:
             self.refuse_strangers(request)
             response = await report(request)
-        except BertcliError as error:
-            response = error_response(error)
         except ClientDisconnect:
             response = Response(status_code=CLIENT_GONE)
+        except Exception as failure:  # of any kind: it is one request's, and is logged
+            response = failed_response(failure)
         if self.is_stopping:
             response.headers["connection"] = "close"
         seconds = monotonic() - start
-        path = request.url.path
-        self.metrics.count_request(path, response.status_code, seconds)
-        LOG.detail(f"{request.method} {path} {response.status_code} {1000 * seconds:.1f} ms")
+        self.metrics.count_request(label, response.status_code, seconds)
+        LOG.detail(
+            f"{request.method} {request.url.path} {response.status_code} {1000 * seconds:.1f} ms"
+        )
         return response
 
     def refuse_strangers(self, request: Request) -> None:
@@ -148,8 +157,7 @@ class Service:
 
         A web page could have a name of its own resolve to this machine, to read answers.
         """
-        key = self.settings.api_key
-        if key is None:
+        if self.key is None:
             host = request.headers.get("host", "")
             if not is_local_name(host) and host.rpartition(":")[0] != self.settings.host:
                 raise RequestError(
@@ -160,7 +168,7 @@ class Service:
             return
         given = request.headers.get("authorization", "")
         scheme, _, token = given.partition(" ")
-        is_same = hmac.compare_digest(token.strip().encode("latin-1"), key.encode())
+        is_same = hmac.compare_digest(token.strip(" \t").encode("latin-1"), self.key)
         if scheme.lower() != "bearer" or not is_same:
             raise RequestError(
                 "the API key is wrong" if given else "an API key is needed",
@@ -188,8 +196,7 @@ class Service:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
                 raise ClientDisconnect
-            failure = answering.exception()
-            return answering.result() if failure is None else failed_response(failure)
+            return answering.result()
         finally:
             self.metrics.queue -= 1
             answering.cancel()
@@ -201,14 +208,15 @@ class Service:
         results: list[Any] = []
         if work.runner is not None:
             results = await self.batcher.results(work.rows, work.runner)
-        if sum(np.size(result) for result in results) > FEW_NUMBERS:
+        is_long = len(content) > FEW_BYTES
+        if is_long or sum(np.size(result) for result in results) > FEW_NUMBERS:
             answer = await asyncio.to_thread(lambda: to_json(work.answer(results)))
         else:
             answer = to_json(work.answer(results))
-        headers = {"x-compute-tokens": str(work.tokens)} if work.rows else {}
+        headers = {COMPUTE_TOKENS: str(work.tokens)} if work.rows else {}
         if work.truncated:
-            headers["x-truncated"] = ",".join(map(str, work.truncated[:MAX_LISTED]))
-            headers["x-truncated-count"] = str(len(work.truncated))
+            headers[TRUNCATED] = ",".join(map(str, work.truncated[:MAX_LISTED]))
+            headers[TRUNCATED_COUNT] = str(len(work.truncated))
         return Response(answer, headers=headers, media_type="application/json")
 
     async def parsed(self, route: Route, content: bytes) -> Work:
@@ -282,9 +290,13 @@ class Service:
         status = getattr(failed, "status_code", 404)
         headers = getattr(failed, "headers", None) or {}
         what = "is unknown" if status == 404 else f"does not take {request.method}"
-        self.metrics.count_request("other", status, 0.0)
-        message = f"the path {request.url.path} {what}"
-        return error_response(RequestError(message, status=status, headers=headers))
+
+        async def refuse(request: Request) -> Response:
+            raise RequestError(
+                f"the path {request.url.path} {what}", status=status, headers=headers
+            )
+
+        return await self.answer(refuse, "other", request)
 
 
 def json_response(

@@ -16,15 +16,16 @@ from typing import Any
 
 import uvicorn
 
-from bertcli.errors import OutputError, UsageError, option
+from bertcli.errors import LOG, OutputError, UsageError, option
 from bertcli.io.system_calls import erase_interrupt_echo, ignore_new_connections, reuse_closing_port
 from bertcli.server.app import ServerSettings, Service
-from bertcli.server.connections import TimedConnection
+from bertcli.server.connections import STALLED_SECONDS, TimedConnection
 from bertcli.server.requests import RequestError
 from bertcli.server.served_model import ServedModel
 
 GRACE_SECONDS = 0.3  # after a signal, in which clients may still connect
 IDLE_SECONDS = 1.0  # after that, in which those that are connected may send a last request
+HURRIED_SECONDS = 0.5  # after a second signal, in which errors may be sent
 MISSING_ADDRESS_ERRORS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # also: no IPv6
 
 
@@ -51,6 +52,7 @@ class DrainingServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=int(STALLED_SECONDS),
             )
         )
         self.service = service
@@ -62,13 +64,15 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections, and say so."""
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(report_failure)
         await super().startup(sockets)
         self.ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note a signal: from the first one on, `on_tick` ends the server.
 
-        A second one fails the requests that wait for results; after a third, nothing is waited for.
+        A second one fails the requests that wait for results, and has the server end soon.
         """
         if sig == signal.SIGINT:
             erase_interrupt_echo()
@@ -77,9 +81,13 @@ class DrainingServer(uvicorn.Server):
         elif not self.is_hurried:
             self.is_hurried = True
             self.service.batcher.fail_all(RequestError("the server was stopped", status=503))
-        else:
-            self.force_exit = True
+            self.loop.call_soon_threadsafe(self.loop.call_later, HURRIED_SECONDS, self.disconnect)
         self.service.is_stopping = True
+
+    def disconnect(self) -> None:
+        """Close all connections, without which the server ends."""
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
         """Return True if the server should stop.
@@ -125,6 +133,11 @@ class DrainingServer(uvicorn.Server):
     def new_connection(self) -> TimedConnection:
         """Return a connection as those that uvicorn makes."""
         return TimedConnection(self.config, self.server_state, self.lifespan.state)
+
+
+def report_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a failure outside of requests in one line, for example too many open files."""
+    LOG.warn(f"{context['message']}: {context.get('exception')}")
 
 
 def serve(model: ServedModel, settings: ServerSettings, announce: Callable[[str], None]) -> None:
@@ -191,8 +204,12 @@ def host_addresses(settings: ServerSettings) -> list[tuple[int, int, Any]]:
     without a key.
     """
     host = settings.host
-    if settings.api_key == "":
+    if settings.api_key is not None and not settings.api_key.strip():
         raise UsageError(f"{option('api_key')} is empty", "give a key of several characters")
+    if not (settings.api_key or "").strip().isprintable():
+        raise UsageError(
+            f"{option('api_key')} has characters that no header can have", "give another key"
+        )
     try:
         found = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as unknown:

@@ -24,7 +24,7 @@ SLOW = {"inputs": ["word " * 250] * 400}  # some seconds
 def locked():
     """A server with a key, and low limits."""
     argv = ("--api-key", "sécret", "--max-body", 20_000, "--max-batch-texts", 4)
-    with running(*argv, "--cors", "https://a.example") as served:
+    with running(*argv, "--cors", "https://a.example/") as served:
         yield served
 
 
@@ -41,6 +41,8 @@ def test_the_key(locked):
         assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert "the API key is wrong" in answer.error
     assert locked.ask("/metrics").status == 401
+    assert locked.ask("/no/such/path").status == 401
+    assert locked.ask("/embed").status == 401
     assert locked.ask("/health").status == 200  # for those who watch over servers
     assert locked.ask("/embed", {"inputs": "a"}, headers=bearer("sécret")).status == 200
     assert locked.ask("/info", headers=bearer("sécret")).status == 200
@@ -52,10 +54,13 @@ def test_other_hosts_need_a_key():
         "--host 0.0.0.0 can be reached from other machines, and needs --api-key"
     )
     assert bad("serve", "--host", "0.0.0.0", code=2, BERTCLI_API_KEY="").error
+    assert bad("serve", "--api-key", " ", code=2).error == "--api-key is empty"
+    assert "no header" in bad("serve", "--api-key", "a\nb", code=2).error
     assert bad("serve", "--host", "no such host", code=2).error.startswith("--host no such host")
     assert "--host" in bad("serve", "--host", "192.0.2.1", "--api-key", "k").hint  # of no machine
-    with running("--host", "0.0.0.0", env={"BERTCLI_API_KEY": "k"}) as served:
+    with running("--host", "0.0.0.0", env={"BERTCLI_API_KEY": "voilà\n"}) as served:
         assert served.ask("/info").status == 401
+        assert served.ask("/info", headers=bearer("voilà")).status == 200
     with running("--host", "localhost") as served:
         assert served.ask("/info").status == 200
 
@@ -141,6 +146,7 @@ def test_names_of_other_machines_are_refused_without_a_key(server, locked):
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example"):
         answer = server.ask("/embed", {"inputs": "a"}, headers={"host": host})
         assert (answer.status, answer.json["error"]["code"]) == (403, "other_host")
+        assert server.ask("/nowhere", headers={"host": host}).status == 403
         headers = bearer("sécret") | {"host": host}
         assert locked.ask("/embed", {"inputs": "a"}, headers=headers).status == 200
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1:80", "[::1]:80", "me", "a.localhost"):
@@ -159,6 +165,7 @@ def test_web_pages(server, locked):
         assert headers.get("access-control-allow-origin") == allowed
         headers = served.ask("/health", headers={"origin": "https://a.example"}).headers
         assert headers.get("access-control-allow-origin") == allowed
+        assert ("x-truncated" in headers.get("access-control-expose-headers", "")) == bool(allowed)
     other = {"origin": "https://b.example"}
     assert "access-control-allow-origin" not in locked.ask("/health", headers=other).headers
 
@@ -376,6 +383,18 @@ def test_two_signals_stop_it_at_once():
         assert served.stop(signal.SIGINT) == 0
         answer = client.connection.getresponse()
         assert (answer.status, b"the server was stopped" in answer.read()) == (503, True)
+
+
+@pytest.mark.parametrize("content", [b"{", b""])
+def test_two_signals_wait_for_no_body(content):
+    with running() as served, socket.create_connection(("127.0.0.1", served.port)) as client:
+        client.sendall(b"POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n" + content)
+        time.sleep(0.3)
+        served.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        start = time.monotonic()
+        assert served.stop(signal.SIGINT) == 0
+        assert time.monotonic() - start < 10  # it would wait 30 s for the body
 
 
 def test_what_it_prints(monkeypatch):
