@@ -118,7 +118,9 @@ class DelimitedRows:
                     self._skip_row(error)
                 if self.is_skipped:
                     text = '"' * (line.count(b'"') % 2 if self.quoted else 0)
-                yield text + "\n"
+                # csv.reader keeps the line ends within quotation marks, and drops those of rows.
+                ends_with_cr = self.quoted and not self.is_skipped and line.endswith(b"\r")
+                yield text + ("\r\n" if ends_with_cr else "\n")
 
     def _skip_row(self, error: InputError) -> None:
         """Skip the current row, or raise its error."""

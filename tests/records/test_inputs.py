@@ -336,6 +336,18 @@ def test_infinity_and_bad_text_in_parquet(tmp_path):
     assert [row["text"] for row in done.rows] == ["a", "\ufffd", "b"]
 
 
+def test_line_ends_within_quotation_marks_of_csv_are_kept(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'text,kind\r\n"a\r\nb",x\r\n"c\rd","y\r\n"\r\n"e\nf",z\r\nplain,w\r\n')
+    rows = good("tokenize", "-q", "-i", path, "--text", "--keep-fields", "kind").rows
+    with open(path, newline="") as file:
+        expected = [row["text"] for row in csv.DictReader(file)]
+    assert [row["text"] for row in rows] == expected == ["a\r\nb", "c\rd", "e\nf", "plain"]
+    assert [row["kind"] for row in rows] == ["x", "y\r\n", "z", "w"]
+    (chunk, *_) = good("chunk", "-q", "-i", path).rows
+    assert (chunk["text"], chunk["end"]) == ("a\r\nb", 4)
+
+
 # --- empty inputs ---------------------------------------------------------------------------------
 
 
