@@ -31,7 +31,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -50,7 +50,7 @@ from bertcli.formats import safetensors
 from bertcli.formats.safetensors import GET_AGAIN
 from bertcli.formats.tables import ID_COLUMNS, FlatLists, Row, Table, table_of
 from bertcli.io.printable import listed
-from bertcli.io.streams import CHUNK, open_mapped, stream_of, unreadable
+from bertcli.io.streams import CHUNK, on_disk, open_mapped, stream_of, unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -151,8 +151,10 @@ def open_arrays(path_or_file: str | IO[bytes], name: str, file_format: str) -> I
     Raises InputError if the file is broken, also while it is read.
     """
     try:
-        with OPENERS[file_format](path_or_file) as arrays:
-            yield arrays
+        with ExitStack() as stack:
+            if isinstance(path_or_file, str) and path_or_file != "-":
+                path_or_file = stack.enter_context(on_disk(path_or_file))
+            yield stack.enter_context(OPENERS[file_format](path_or_file))
     except (ValueError, *ARCHIVE_ERRORS) as broken:
         raise InputError(
             f"{name}: not a readable {file_format} file: {broken}", GET_AGAIN
@@ -200,10 +202,28 @@ def array_of_stream(stream: IO[bytes]) -> StoredArray:
             shape, is_fortran_order, dtype = read_header(stream)
     except (TypeError, TokenError) as broken:
         raise ValueError(f"a header that is none: {broken}") from None
-    if min(shape, default=0) < 0 or is_fortran_order:
-        raise ValueError(f"shape {shape}{' in Fortran order' * is_fortran_order}")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape {shape}")
 
-    return StoredArray(dtype, shape, lambda: stream, str(dtype))
+    def in_fortran_order() -> IO[bytes]:
+        return stream_of(_rows_of_columns(stream.read(), dtype, shape), io.BytesIO())
+
+    return StoredArray(
+        dtype, shape, in_fortran_order if is_fortran_order else lambda: stream, str(dtype)
+    )
+
+
+def _rows_of_columns(content: bytes, dtype: Any, shape: tuple[int, ...]) -> Iterator[bytes]:
+    """Yield the bytes of the rows of an array that is stored column by column.
+
+    Raises ValueError for missing bytes.
+    """
+    import numpy
+
+    array = numpy.frombuffer(content, dtype, math.prod(shape)).reshape(shape, order="F")
+    rows = max(1, NUMBERS_PER_BLOCK // max(1, math.prod(shape[1:])))
+    for start in range(0, len(array), rows):
+        yield array[start : start + rows].tobytes()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from bertcli.formats.delimited import open_csv
 from bertcli.formats.jsonl import located_objects
 from bertcli.formats.registry import FileFormat, Holds
 from bertcli.formats.safetensors import GET_AGAIN
+from bertcli.io.streams import on_disk
 from bertcli.io.typed_json import BadJsonError, parse
 
 ROWS_PER_BLOCK = 256  # for Parquet files
@@ -81,7 +82,7 @@ class NumberFields:
         """Yield columns of lists of numbers."""
         from bertcli.formats.parquet import open_parquet
 
-        with open_parquet(self.path, self.path) as table:
+        with on_disk(self.path) as path_or_file, open_parquet(path_or_file, self.path) as table:
             self.records = table.metadata.num_rows
             self.fields = {field.name: str(field.type) for field in table.schema}
             for name, dtype, vectors in table.vectors(POSITION_FIELDS, ROWS_PER_BLOCK):

@@ -38,7 +38,7 @@ from bertcli.io.output_files import OutputFiles
 from bertcli.io.paths import manifest_beside
 from bertcli.io.printable import listed
 from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
-from bertcli.io.streams import suffix_of, unreadable
+from bertcli.io.streams import on_disk, suffix_of, unreadable
 from bertcli.io.typed_json import NOTHING, JsonObject, is_regular, read_object
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def open_parquet_columns(path: str, *columns: str) -> Iterator[ParquetTable]:
     """Open a Parquet file. Raises InputError unless it has one column of each of these names."""
     from bertcli.formats.parquet import open_parquet
 
-    with open_parquet(path, path) as table:
+    with on_disk(path) as path_or_file, open_parquet(path_or_file, path) as table:
         for name in columns:
             _require_column(name, table.names, f"{path}: column")
         yield table

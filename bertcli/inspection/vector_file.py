@@ -54,7 +54,7 @@ FORMAT_BY_SUFFIX = {
     suffix: file_format
     for file_format in FORMATS.values()
     for suffix in file_format.suffixes
-    if file_format.name in VECTORS
+    if file_format.name in VECTORS or file_format.written_as in VECTORS
 }
 FILE_SUFFIXES = (*FORMAT_BY_SUFFIX, *COMPRESSED_SUFFIXES)
 

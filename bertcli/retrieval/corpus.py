@@ -24,7 +24,7 @@ from bertcli.embedding.pooling import EmbeddedBlock
 from bertcli.embedding.record_embedder import RecordEmbedder
 from bertcli.errors import InputError, counted, option
 from bertcli.formats.arrays import open_arrays
-from bertcli.formats.jsonl import numbered_lines, object_in, value_of
+from bertcli.formats.jsonl import numbered_lines_of_file, object_in, value_of
 from bertcli.formats.registry import FORMATS, Holds
 from bertcli.formats.tables import Spool
 from bertcli.formats.vector_files import (
@@ -50,7 +50,6 @@ from bertcli.formats.vector_files import (
 from bertcli.formats.vector_writer import UNIT_COLUMNS, VECTOR_FIELDS
 from bertcli.io.output_files import OutputFiles
 from bertcli.io.publish import FREE_TEMP_SPACE, unwritable
-from bertcli.io.streams import open_bytes
 from bertcli.io.threads import checked
 from bertcli.io.typed_json import JsonObject, is_regular
 from bertcli.records.input import Input
@@ -344,8 +343,8 @@ def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str,
 
 def _json_objects(path: str, needed_rows: Container[int]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the location and fields of each JSON line; {} for rows not in ``needed_rows``."""
-    with open_bytes(path) as stream:
-        for row, (number, line) in enumerate(chain.from_iterable(numbered_lines(stream, path))):
-            where = f"{path}:{number}"
-            value = value_of(line, where) if row in needed_rows else []
-            yield where, {} if isinstance(value, list) else object_in(value, where)
+    lines = chain.from_iterable(numbered_lines_of_file(path))
+    for row, (number, line) in enumerate(lines):
+        where = f"{path}:{number}"
+        value = value_of(line, where) if row in needed_rows else []
+        yield where, {} if isinstance(value, list) else object_in(value, where)

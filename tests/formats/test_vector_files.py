@@ -80,7 +80,6 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     ("array", "message"),
     [
         (np.ones(3), r"holds float64 of shape \(\) a row, not vectors"),
-        (np.ones((3, 4), order="F"), "in Fortran order"),
         (np.array([["a", "b"]]), "holds <U1"),
         (np.array([[{}]]), "holds object"),
     ],
