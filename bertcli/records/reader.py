@@ -584,8 +584,10 @@ def read_delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, ta
     rows.skip = reader.skip
     names = first_row[1] if first_row else []
     rows_ahead: list[tuple[int, list[str]]] = []  # the first row, if it is not a header
+    if has_pair_columns(source, names):
+        are_pairs = False
     if are_pairs:
-        names = [source.fields.text_field or "text", source.fields.pair_field or "pair"]
+        names = pair_columns(source)
         if first_row and (tabs or first_row[1] != names):
             rows_ahead = [first_row]
             note_header(f"{decode.name}:{first_row[0]}", first_row[1], "tsv" if tabs else "csv")
@@ -616,6 +618,16 @@ def read_delimited(stream: IO[bytes], decode: LineDecoder, reader: Reader, *, ta
         yield reader.rows(fields, columns, decode.name, [number for number, _ in batch])
 
 
+def pair_columns(source: Input) -> list[str]:
+    """Return the names of the columns of a text and its pair."""
+    return [source.fields.text_field or "text", source.fields.pair_field or "pair"]
+
+
+def has_pair_columns(source: Input, names: Sequence[str]) -> bool:
+    """Return True for a header of more than two columns, a text and its pair among them."""
+    return len(names) > 2 and {*pair_columns(source)}.issubset(names)
+
+
 def read_parquet(path_or_file: str | IO[bytes], name: str, reader: Reader) -> Blocks:
     """Yield the rows of Parquet, in batches and with only the columns needed."""
     from bertcli.formats.parquet import open_parquet
@@ -625,7 +637,8 @@ def read_parquet(path_or_file: str | IO[bytes], name: str, reader: Reader) -> Bl
     errors = options.encoding_errors
     with open_parquet(path_or_file, name) as table:
         has_pair_field = reader.source.fields.pair_field is not None
-        if options.are_pairs and len(table.names) > 2 and not has_pair_field:
+        is_named = has_pair_field or has_pair_columns(reader.source, table.names)
+        if options.are_pairs and len(table.names) > 2 and not is_named:
             raise not_two_columns(name, len(table.names))
         fields = reader.table_fields(table.names, name)
         for number, columns in table.columns(fields.needed, limit, reader.skip, errors):

@@ -348,6 +348,21 @@ def test_line_ends_within_quotation_marks_of_csv_are_kept(tmp_path):
     assert (chunk["text"], chunk["end"]) == ("a\r\nb", 4)
 
 
+@pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
+def test_pairs_with_an_id_have_a_header(tmp_path, form):
+    path = tmp_path / f"pairs.{form}"
+    columns = {"id": ["a", "b"], "text": ["x y", "z"], "pair": ["z", "x"]}
+    if form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    else:
+        rows = [[*columns], *zip(*columns.values(), strict=True)]
+        mark = "," if form == "csv" else "\t"
+        path.write_text("".join(mark.join(row) + "\n" for row in rows))
+    rows = good("tokenize", "-q", "--pairs", path, "--text").rows
+    found = [(row["id"], row["text"], row["pair"]) for row in rows]
+    assert found == [("a", "x y", "z"), ("b", "z", "x")]
+
+
 # --- empty inputs ---------------------------------------------------------------------------------
 
 
