@@ -18,6 +18,8 @@ each row:
     token_type_ids   uint8 [T], where a token has another type than 0
     special_tokens_mask   uint8 [T], where it is asked for and a token is special
 
+Both have the columns `ROW_NUMBERS` that the rows have, int64 [records], except in NPY.
+
 The header of these files contains the number of rows, which is known only at the end, so the rows
 are spooled, and each array is copied after its header. Archive members are stored uncompressed, so
 arrays can be mapped in place. Both writing and reading need the memory of one block.
@@ -262,6 +264,7 @@ OPENERS = {"npy": _npy, "npz": _npz, "safetensors": _safetensors}
 
 IDS = "input_ids"
 OFFSETS = "offsets"
+ROW_NUMBERS = ("length", "overflow_to_sample_mapping")  # columns with a number for each row
 RAGGED_DTYPES = {IDS: "<u4", "token_type_ids": "|u1", "special_tokens_mask": "|u1"}
 ROWS_PER_BLOCK = 1024
 
@@ -395,21 +398,31 @@ def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[byt
 
     @contextmanager
     def ids_writer(file: IO[bytes]) -> Iterator[Callable[[Sequence[Row] | Table], None]]:
-        names = ID_COLUMNS[:1] if file_format == "npy" else ID_COLUMNS
+        import numpy as np
+
+        is_one_array = file_format == "npy"
+        names = ID_COLUMNS[:1] if is_one_array else ID_COLUMNS
         id_rows = RaggedRows() if ragged else EqualRows(names)
+        row_numbers: dict[str, NumberSpool] = {}
 
         def write(rows: Sequence[Row] | Table) -> None:
             table = table_of(rows)
             stored = [name for name in id_rows.names if name in table.columns]
             lists = {name: _flat_lists(table.columns[name]) for name in stored}
             id_rows.add(lists, len(table))
+            for name in ROW_NUMBERS:
+                if name in table.columns and not is_one_array:
+                    spool = row_numbers.setdefault(name, NumberSpool("<i8"))
+                    spool.add(np.array(table.columns[name][: len(table)], np.int64))
 
         try:
             yield write
-            if arrays := id_rows.arrays():
+            arrays = id_rows.arrays()
+            arrays |= {name: spool.array((spool.count,)) for name, spool in row_numbers.items()}
+            if arrays:
                 write_arrays(file, file_format, arrays)
         finally:
-            for spool in id_rows.spools.values():
+            for spool in chain(id_rows.spools.values(), row_numbers.values()):
                 spool.close()
 
     return ids_writer

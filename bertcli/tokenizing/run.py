@@ -16,10 +16,18 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import repeat
 from typing import Any
 
-from bertcli.errors import InputError, counted
+from bertcli.errors import LOG, InputError, counted
 from bertcli.formats.jsonl import to_lines
 from bertcli.formats.plain_text import to_text
-from bertcli.formats.registry import BINARY, ENCODED_ROWS, FORMATS, JSONL, LINES, TABULAR
+from bertcli.formats.registry import (
+    ARRAYS,
+    BINARY,
+    ENCODED_ROWS,
+    FORMATS,
+    JSONL,
+    LINES,
+    TABULAR,
+)
 from bertcli.formats.tables import (
     FlatLists,
     Table,
@@ -348,8 +356,13 @@ class TokenOutput:
         A run without records writes an empty table.
         """
         is_table = self.file_format not in LINES
+        has_other_fields = False
         for batch in batches:
             write(self.rows(batch) if as_rows and is_table else self._writer_input(batch))
+            records = batch.records
+            has_other_fields |= records.ids is not None or records.extras is not None
+        if has_other_fields and self.file_format in ARRAYS:
+            LOG.note(f"{self.file_format} holds no ids, files and lines: use parquet to keep them")
         if is_table and not run.tally.records:
             write([self.header(run)])
 
