@@ -56,7 +56,7 @@ FORMAT_BY_SUFFIX = {
     for suffix in file_format.suffixes
     if file_format.name in VECTORS or file_format.written_as in VECTORS
 }
-FILE_SUFFIXES = (*FORMAT_BY_SUFFIX, *COMPRESSED_SUFFIXES)
+FILE_SUFFIXES = (*FORMAT_BY_SUFFIX, ".tsv", ".txt", *COMPRESSED_SUFFIXES)  # not of models
 
 
 class ArrayStatistics:

@@ -111,11 +111,13 @@ def recorded_options(
         model_facts["modules"] = describe_modules(
             read_modules(folder, read_sentence_settings(folder).of_texts)
         )
+    recorded_facts = {**fingerprint, "modules": modules}
     for name, value in model_facts.items():
-        if {**fingerprint, "modules": modules}.get(name) != value:
+        if recorded_facts.get(name) != value:
             other_model = fingerprint.get("model", "unknown")
+            verb = "differ" if name.endswith("s") else "differs"
             raise InputError(
-                f"{path}: was made by another model, {other_model}: its {name} differs",
+                f"{path}: was made by another model, {other_model}: its {name} {verb}",
                 f"give {option('model', other_model)}, or leave out {option(option_name)}",
             )
     recorded.text("pooling")

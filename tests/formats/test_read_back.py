@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from front import good
+from front import call, good
+from safetensors.numpy import load_file
 
 TEXTS = ("cat", "dog", "a bird")
 FORMS = ("jsonl", "json", "csv", "parquet", "npy", "npz", "safetensors")
@@ -43,3 +44,31 @@ def test_arrays_in_fortran_order_are_read(tmp_path, texts):
     np.save(tmp_path / "ids.npy", ids)
     decoded = good("decode", "-q", "-i", tmp_path / "ids.npy").out
     assert decoded == "[CLS] hi [SEP]\n[CLS] cat [SEP]\n"
+
+
+@pytest.mark.parametrize("form", ["npz", "safetensors"])
+@pytest.mark.parametrize("ragged", [True, False])
+def test_arrays_say_which_text_a_window_is_of(tmp_path, form, ragged):
+    out = tmp_path / f"ids.{form}"
+    layout = ("--ragged",) if ragged else ("--padding", "max_length")
+    argv = ("--max-length", 6, "--overflowing", "--length", *layout)
+    good("tokenize", "-q", "a b c d e f", "a b c", *argv, "-o", out)
+    arrays = load_file(out) if form == "safetensors" else np.load(out)
+    assert arrays["overflow_to_sample_mapping"].tolist() == [0, 0, 1]
+    assert arrays["length"].tolist() == ([6, 4, 5] if ragged else [6, 6, 6])
+    assert arrays["length"].dtype == arrays["overflow_to_sample_mapping"].dtype == np.int64
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "safetensors"])
+def test_ids_that_arrays_do_not_hold_are_told(tmp_path, form):
+    (tmp_path / "k.csv").write_text("id,text\na,Hello\n")
+    out = tmp_path / f"ids.{form}"
+    done = call("tokenize", "-i", tmp_path / "k.csv", "-o", out)
+    assert done.err == f"note: {form} holds no ids, files and lines: use parquet to keep them\n"
+
+
+def test_bytes_that_cannot_be_converted_back_are_told(tmp_path, texts):
+    argv = ("embed", "-i", texts, "-o", tmp_path / "v.npy", "--precision")
+    done = call(*argv, "int8", "--no-manifest")
+    assert "without a manifest, int8 cannot be converted back" in done.err
+    assert "manifest" not in call(*argv, "binary", "--no-manifest", "--overwrite").err

@@ -182,6 +182,13 @@ def embed(
     if output.output is None:
         tally = _embed_to_stdout(embedder, reader, vector.precision, file_format, console)
     else:
+        from bertcli.formats.precision import RANGED
+
+        if vector.precision in RANGED and not file.manifest:
+            console.warn(
+                f"without a manifest, {vector.precision} cannot be converted back, which "
+                "similar and compare need"
+            )
         from bertcli.runs.vector_run import VectorRun, VectorTarget
 
         target = record(
