@@ -38,12 +38,6 @@ LAYER_NORM_EPSILON = 1e-5  # default of torch.nn.LayerNorm
 LINEAR = "Identity"  # activation of a linear layer
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
-    """Return the softmax of scores [..., D] over the last axis."""
-    exponentials = np.exp(x - x.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
-
-
 @dataclass(frozen=True)
 class Dense:
     """A linear layer with an activation: vectors [..., in] to [..., out].

@@ -230,3 +230,11 @@ def array_function(torch_class: str) -> ArrayFunction:
     function = ACTIVATIONS[TORCH_CLASSES[torch_class]].numpy
     assert function is not None
     return function
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Return the softmax of scores [..., D] over the last axis."""
+    import numpy as np
+
+    exponentials = np.exp(x - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)

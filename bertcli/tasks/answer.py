@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError, option
 from bertcli.io.typed_json import JsonObject
+from bertcli.models.activations import softmax
 from bertcli.models.config import BertConfig
 from bertcli.records.record import Record
 from bertcli.tasks.head import HeadTask

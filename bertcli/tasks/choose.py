@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError
+from bertcli.models.activations import softmax
 from bertcli.records.record import Record
 from bertcli.tasks.several_texts import SeveralTextsTask
 from bertcli.tokenizing.batch import Encoded

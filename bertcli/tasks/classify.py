@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertcli.embedding.options import SENTENCE_CONFIG
-from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import LOG
 from bertcli.io.typed_json import JsonObject
-from bertcli.models.activations import TORCH_CLASSES, array_function
+from bertcli.models.activations import TORCH_CLASSES, array_function, softmax
 from bertcli.tasks.head import HeadTask
 from bertcli.tasks.labels import (
     LABEL,

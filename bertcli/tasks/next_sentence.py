@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import InputError, option
+from bertcli.models.activations import softmax
 from bertcli.tasks.head import HeadTask
 from bertcli.tokenizing.batch import Encoded
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import softmax
 from bertcli.errors import SKIP, InputError, UsageError, counted, option
 from bertcli.io.typed_json import TEXTS, JsonObject, is_text
+from bertcli.models.activations import softmax
 from bertcli.records.record import words
 from bertcli.tasks.entities import MASK, REDACTED, redacted_text, without_overlaps
 from bertcli.tasks.head import HeadTask

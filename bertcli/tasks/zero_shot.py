@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from bertcli.embedding.sentence_modules import softmax
 from bertcli.engines.runtime import refuse_extra_embeddings
 from bertcli.errors import InputError, ModelError, UsageError, option
 from bertcli.io.typed_json import is_text
+from bertcli.models.activations import softmax
 from bertcli.records.batch import record_windows
 from bertcli.records.record import Record
 from bertcli.tasks.classify import BLANK, LabelTask
