@@ -80,7 +80,7 @@ def test_columns_are_texts_and_a_frame_alone_is_none(frame):
     embedder, tokenizer = bertcli.Embedder.load(TINY), bertcli.Tokenizer.load(TINY)
     assert len(embedder.encode(frame["body"])) == len(TEXTS)
     for call in (embedder.encode, tokenizer, lambda texts: bertcli.tokenize([texts], **QUIET)):
-        with pytest.raises(BertcliError, match=r"data frame is no text|, not a string"):
+        with pytest.raises(BertcliError, match=r"data frame is not a text|, not a string"):
             call(frame)
     for call in (bertcli.train, bertcli.evaluate):
         with pytest.raises(BertcliError, match="expected the name of a file, found DataFrame"):

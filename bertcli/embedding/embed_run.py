@@ -30,7 +30,7 @@ class EmbedRun:
     embedder: RecordEmbedder
     reader: Reader
     handle_block: Callable[[EmbeddedBlock], None]
-    full: bool = False  # True: window sizes do not depend on the speed of the input
+    fixed_windows: bool = False  # True: windows do not depend on the speed of the input
     tally: TokenCounts = field(default_factory=TokenCounts, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class EmbedRun:
 
     def execute(self, show: Show = show_nothing) -> TokenCounts:
         """Pass the vectors of all records to the callback; return the token counts of the texts."""
-        run = self.embedder.run(self.reader, full=self.full)
+        run = self.embedder.run(self.reader, fixed_windows=self.fixed_windows)
         run.tally = self.tally
         for window in self.embedder.windows(run):
             for event in window:
@@ -57,7 +57,7 @@ class RecordVectors(EmbedRun):
     def __init__(self, embedder: RecordEmbedder, texts: Any, *, pre_split: bool = False) -> None:
         self.blocks: list[EmbeddedBlock] = []
         self.given_texts = GivenTexts(texts, Input(pre_split=pre_split))
-        super().__init__(embedder, self.given_texts, self.blocks.append, full=True)
+        super().__init__(embedder, self.given_texts, self.blocks.append, fixed_windows=True)
 
     @property
     def vectors(self) -> np.ndarray:

@@ -169,7 +169,7 @@ class Embedder(RecordEmbedder):
         requested = embedder.requested
         has_prompt = requested.get("prompt") is not None or requested.get("prompt_name")
         prompt = embedder.options.prompt
-        is_role = embedder._takes_queries == (prompts is QUERY_PROMPTS)
+        is_role = embedder._takes_queries == (prompts == QUERY_PROMPTS)
         if embedder.terms and has_routes(embedder.folder) and not is_role:
             embedder = embedder._other_route
         if has_prompt:

@@ -144,9 +144,7 @@ def read_late_interaction(
     filler = files.filler or tokenizer.roles.get("mask_token") or ""
     filler_id = id_of(filler)
     if files.filled and filler_id is None:
-        raise ModelError(
-            f"{folder}: the vocabulary has no token {filler!r} to fill queries up with"
-        )
+        raise ModelError(f"{folder}: the vocabulary has no token {filler!r} for query expansion")
     prompts = {}
     prefixes = {}
     for each_role in ROLES:

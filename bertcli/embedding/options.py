@@ -280,10 +280,10 @@ def read_sentence_settings(
         )
         required = required_option(folder)
         if required:
-            raise ModelError(f"{folder}: makes no vector of a text", f"give {required}; or {hint}")
+            raise ModelError(f"{folder}: has no text vectors", f"give {required}; or {hint}")
         if modules and is_cross_encoder(folder) and not scores:
             raise ModelError(
-                f"{folder}: a cross-encoder, which makes no vector of a text",
+                f"{folder}: a cross-encoder, which has no text vectors",
                 f"bertcli rerank and classify run it; or {hint}",
             )
         if unknown:

@@ -211,7 +211,7 @@ class RecordEmbedder:
         from bertcli.embedding.late_interaction import read_late_interaction
 
         late = read_late_interaction(self.folder, self.runtime.tokenizer, names[0])
-        if names is QUERY_PROMPTS:  # queries have their own maximum length
+        if names == QUERY_PROMPTS:  # queries have their own maximum length
             options = replace(options, max_length=None)
         return replace(self, options=options, late=late)
 
@@ -314,10 +314,10 @@ class RecordEmbedder:
             overflowing=has_windows,
         )
 
-    def run(self, reader: Reader, *, full: bool = False) -> TokenizeRun:
+    def run(self, reader: Reader, *, fixed_windows: bool = False) -> TokenizeRun:
         """Return the tokenization run of a reader, which yields windows of records.
 
-        With ``full``, window sizes do not depend on the speed of the input, so a resumed run
+        With ``fixed_windows``, windows do not depend on the speed of the input, so a resumed run
         computes bit-identical vectors.
         """
         return TokenizeRun(
@@ -325,9 +325,9 @@ class RecordEmbedder:
             self.runtime.tokenizer,
             self.layout,
             self.options.window,
-            full=full,
-            characters=window_characters(self.runtime) if full else CHARACTERS,
-            growing=full,
+            fixed_windows=fixed_windows,
+            characters=window_characters(self.runtime) if fixed_windows else CHARACTERS,
+            growing=fixed_windows,
             prepare=self.prepare,
         )
 
@@ -339,7 +339,7 @@ class RecordEmbedder:
         ``WINDOWS_AHEAD`` per GPU, one if several batches run on a CPU at once.
         """
         needs_states = self.options.per_token or self.options.on_truncate == "late-chunk"
-        starts_ahead = run.full and not needs_states and self.runtime.threads
+        starts_ahead = run.fixed_windows and not needs_states and self.runtime.threads
         devices = self.runtime.engine.devices
         max_ahead = 0
         if starts_ahead:
@@ -705,7 +705,8 @@ class RecordEmbedder:
             unread = "".join(text[self._max_characters :] for text in texts)
             if unread:
                 tokens = self.runtime.tokenizer.core.encode(unread, add_special_tokens=False)
-                counts.truncated += not dropped_tokens[row]
+                if not dropped_tokens[row]:
+                    counts.truncated += 1
                 counts.cut += len(tokens)
                 dropped_tokens[row] += len(tokens)
         return replace(batch, dropped_tokens=dropped_tokens)
@@ -734,7 +735,7 @@ def _refuse_with_late_interaction(
 ) -> None:
     """Raise ModelError or UsageError for what late interaction does not support."""
     if late.hides_filling and folder.config.structure.blank_padding:
-        raise ModelError(f"{folder}: queries of a DeBERTa cannot be filled up")
+        raise ModelError(f"{folder}: query expansion is not supported for DeBERTa")
     if options.on_truncate == "window":
         raise UsageError(
             f"{option('on_truncate', 'window')} cannot be combined with a model of "

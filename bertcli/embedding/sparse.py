@@ -334,7 +334,7 @@ def _read_term_pooling(folder: ModelFolder, modules: list[SentenceModule]) -> Te
     names = [module.class_name for module in modules]
     if len(names) != 2 or names[0] not in TRANSFORMER_MODULES or names[1] != "SpladePooling":
         raise ModelError(
-            f"{folder / 'modules.json'}: no weights of terms are made by {', '.join(names)}",
+            f"{folder / 'modules.json'}: {', '.join(names)} computes no term weights",
             f"leave out {option('sparse')}, or give {option('model')} a sparse one, {EXAMPLE}",
         )
     config = folder.json_object(f"{modules[1].path}/config.json")

@@ -290,7 +290,7 @@ class FolderReport(ModelReport):
         if self.weights.format not in FORMATS_WITHOUT_TENSORS:
             yield from self._weight_concerns()
         if needed := required_option(self.folder):
-            yield f"the model makes no vector of a text: embed requires {needed}"
+            yield f"the model has no text vectors: embed requires {needed}"
         else:
             for name in self.sentence.unknown:
                 yield f"sentence module {name} is unknown: embed requires {option('pooling')}"

@@ -95,10 +95,7 @@ class OutputFiles:
 
     def read_manifest(self) -> dict[str, Any]:
         """Return the manifest, or {} if there is none. Raises OutputError if it is not ours."""
-        try:
-            raw = read_bytes(self.manifest, OutputError, OTHER_OUTPUT_HINT)
-        except OutputError as unreadable:
-            raise OutputError(str(unreadable), OTHER_OUTPUT_HINT) from None
+        raw = read_bytes(self.manifest, OutputError, OTHER_OUTPUT_HINT)
         if raw is None:
             return {}
         manifest = object_or_empty(raw)

@@ -1,4 +1,4 @@
-"""The steps that a long run reports, and its progress. No torch."""
+"""The steps that a long run reports, and its progress."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def on_disk(
                     if limit is not None and size > limit:
                         raise InputError(
                             f"{path}: unpacks to more than {limit:,} bytes",
-                            "if it is what it should be, unpack it, and read the unpacked file",
+                            "if you trust the file, decompress it first",
                         )
                     copy.write(chunk)
             copy.seek(0)

@@ -140,14 +140,14 @@ def record_windows(
     blocks: Iterable[Sequence[Record]],
     size: int,
     *,
-    full: bool = False,
+    fixed_windows: bool = False,
     characters: int = CHARACTERS,
     growing_from: int | None = None,
 ) -> Iterator[Sequence[Record]]:
     """Split blocks into sequences of at most ``size`` records.
 
     A window ends early, with the record at which it has ``characters`` characters. A block that is
-    short because its source is slow is passed on at once, unless ``full`` requests windows
+    short because its source is slow is passed on at once, unless ``fixed_windows`` requests windows
     independent of the blocks. ``growing_from`` is the number of records before the blocks: the
     first windows are small, so that a run commits early, and windows are the same wherever the run
     resumes.
@@ -174,7 +174,7 @@ def record_windows(
             characters_left -= offsets[stop] - offsets[start]
             start = stop
             is_full = not records_left or characters_left <= 0
-            if is_full or (stop == len(block) and not full):
+            if is_full or (stop == len(block) and not fixed_windows):
                 window = RecordBatch.joined(batches)
                 if yielded is not None:
                     yielded += len(window)

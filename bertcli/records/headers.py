@@ -58,8 +58,8 @@ def note_header(where: str, cells: Sequence[str], file_format: str) -> None:
     fields = f"{option('text_field', first)} {option('pair_field', second)}"
     options = f"{option('input')} FILE {option('input_format', file_format)} {fields}"
     LOG.note(
-        f"{where}: read as a pair, but {first!r} and {second!r} look like a header, which "
-        f"a file of {option('pairs')} has not; {options} reads it"
+        f"{where}: read as a pair, but {first!r} and {second!r} look like a header, and "
+        f"a file of {option('pairs')} with two columns has none; {options} reads it"
     )
 
 

@@ -381,7 +381,7 @@ def is_frame(value: Any) -> bool:
 def refuse_frame(texts: Any) -> None:
     """Raise UsageError for a data frame, because iterating over it yields column names."""
     if is_frame(texts):
-        raise UsageError("a data frame is no text", "give one of its columns: frame['text']")
+        raise UsageError("a data frame is not a text", "give one of its columns: frame['text']")
 
 
 def refuse_pipes(reader: Reader) -> None:

@@ -70,7 +70,7 @@ def _checked_text(text: Any, record: Record, source: Input) -> Text:
     if source.pre_split or (source.sentences and isinstance(text, list)):
         text = words(text) if isinstance(text, str) else text
         if not (isinstance(text, list | tuple) and all(isinstance(word, str) for word in text)):
-            raise InputError(f"{record.where}: the text is no list of strings", SKIP)
+            raise InputError(f"{record.where}: the text is not a list of strings", SKIP)
         return [_valid_unicode(word, record, source) for word in text]
     if not isinstance(text, str):
         raise InputError(

@@ -145,7 +145,7 @@ class TemporaryVectors(EmbedRun):
     bm25_file = None
 
     def __init__(self, embedder: RecordEmbedder, reader: Reader) -> None:
-        super().__init__(embedder, reader.again(keep=None), self._add, full=True)
+        super().__init__(embedder, reader.again(keep=None), self._add, fixed_windows=True)
         self.digest = InputDigest()
         with errors_of_temporary_folder():
             self.spool = Spool()

@@ -52,7 +52,7 @@ from bertcli.io.output_files import (
 from bertcli.io.paths import WatchedFiles, input_name, normalized, sha256
 from bertcli.io.publish import MANIFEST, converting_os_errors, move, replacing
 from bertcli.io.system_calls import opener, sync, sync_folder
-from bertcli.io.typed_json import as_json, shown
+from bertcli.io.typed_json import as_json
 from bertcli.records.batch import RecordBatch
 from bertcli.records.reader import Divide, Reader
 from bertcli.records.record import is_empty
@@ -73,7 +73,7 @@ from bertcli.retrieval.search_index import (
     open_index,
     record_of,
 )
-from bertcli.runs.identity import Inputs, flat, identity_of
+from bertcli.runs.identity import Inputs, changes, identity_of
 from bertcli.runs.run_folder import OutputState, json_text
 from bertcli.runs.vector_run import VectorRun, VectorTarget, VectorWriter, vector_fingerprint
 from bertcli.versions import __version__
@@ -326,14 +326,7 @@ class IndexUpdate:
 
 def refuse_other_options(path: Path, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Raise InputError, listing the differences, for an index made with other options."""
-    old_values = flat(recorded)
-    new_values = flat(given)
-    differences = []
-    for name in dict.fromkeys([*new_values, *old_values]):
-        old = old_values.get(name)
-        new = new_values.get(name)
-        if old != new and name.partition(".")[0] not in ENGINE_FACTS:
-            differences.append(f"{name} was {shown(old)}, now {shown(new)}")
+    differences = changes(recorded, given, ignored=ENGINE_FACTS)
     if differences:
         raise InputError(
             f"{path}: was made with other options: {'; '.join(differences)}",

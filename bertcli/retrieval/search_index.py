@@ -252,14 +252,14 @@ class SearchIndex:
         """The unit of a row: "chunk" or "text"."""
         return "chunk" if self.manifest.switch("chunks") else "text"
 
-    def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
+    def blocks(self, dim: int) -> Iterator[Array]:
         """Yield the vectors in blocks [<= ROWS_PER_BLOCK, D].
 
-        Raises InputError unless D is ``dim``, or ``any_model`` allows vectors of other models; at
-        the end if the vectors were changed after they were made.
+        Raises InputError unless D is ``dim``; at the end if the vectors were changed after they
+        were made.
         """
         size = self.unchecked_vectors.shape[1]
-        if not any_model and size != dim:
+        if size != dim:
             raise InputError(f"{self.path}: has {size} dimensions, and the model {dim}", SAME_MODEL)
         starts = range(0, self.count, ROWS_PER_BLOCK)
         blocks = (self.unchecked_vectors[start : start + ROWS_PER_BLOCK] for start in starts)

@@ -14,7 +14,7 @@ twice: `embed` compares only the committed records, and other commands commit no
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -58,18 +58,26 @@ def refuse_changed_file(
 
 def refuse_changes(name: str, earlier: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Raise OutputError with the differences between an existing output's identity and a run's."""
-    earlier_values = flat(earlier)
-    current_values = flat(current)
-    different = [
-        f"{key} was {shown(earlier_values.get(key))}, now {shown(current_values.get(key))}"
-        for key in dict.fromkeys([*current_values, *earlier_values])
-        if earlier_values.get(key) != current_values.get(key)
-    ]
-    if different:
+    if different := changes(earlier, current):
         raise OutputError(
             f"{name}: cannot resume a different run: {'; '.join(different)}",
             f"run the command as it was, or start over with {option('overwrite')}",
         )
+
+
+def changes(
+    earlier: Mapping[str, Any], current: Mapping[str, Any], *, ignored: Collection[str] = ()
+) -> list[str]:
+    """Return "KEY was A, now B" for each value that differs, except below keys to be ignored."""
+    old_values = flat(earlier)
+    new_values = flat(current)
+    different = []
+    for key in dict.fromkeys([*new_values, *old_values]):
+        old = old_values.get(key)
+        new = new_values.get(key)
+        if old != new and key.partition(".")[0] not in ignored:
+            different.append(f"{key} was {shown(old)}, now {shown(new)}")
+    return different
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -148,7 +148,7 @@ class RowWriter(RunWriter):
 
     @property
     def stores_encoded_rows(self) -> bool:
-        """True if the stored rows need no encoding again."""
+        """True if the stored rows are already encoded."""
         return self.target.file_format == ENCODED_ROWS or FORMATS[self.target.file_format].is_json
 
     def write(self, rows: Sequence[Any]) -> None:

@@ -5,9 +5,8 @@
         writer.write(rows)
 
 A run provides its inputs, a fingerprint of what else its bytes depend on, its rows, and a summary
-for the manifest.
-`RunWriter.begin` decides, under the lock of the output, if the run starts, is resumed, updates an
-output or has nothing to do; `open_run` acts on it.
+for the manifest. `RunWriter.begin` decides, under the lock of the output, if the run starts, is
+resumed, updates an output or has nothing to do; `open_run` acts on it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class OutputState(Enum):
 
     NEW = "nothing, or something that --overwrite replaces"
     INTERRUPTED = "committed rows of the same run"
-    CHANGED = "those of other inputs, options or models, which an update replaces"
+    CHANGED = "rows or output of a different run, which an update replaces"
     COMPLETE = "the output of the same run"
 
 
@@ -264,8 +264,8 @@ class RunWriter(OutputFiles, ABC):
         if crc != expected_crc:
             file.close()
             raise OutputError(
-                f"{path}: the committed rows are not those that were written: their checksum "
-                "differs from the journal's",
+                f"{path}: the committed rows were changed: their checksum differs from the "
+                "journal's",
                 f"the file was changed or cut, or the disk fails; {START_OVER_HINT}",
             )
         file.truncate(size)

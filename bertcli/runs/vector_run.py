@@ -135,7 +135,7 @@ class VectorWriter(RunWriter):
         journal["rows"] += len(vectors)
         journal["records"] += fields.count
         journal["named"] |= bool(fields.others) or any(key is not None for key in fields.id or ())
-        lines = to_lines([vars(fields)][: fields.count])
+        lines = to_lines([vars(fields)]) if fields.count else ""
         self.append(
             {RAW_VECTORS: vectors.astype("<f4", copy=False).tobytes(), FIELDS: lines.encode()}
         )
@@ -182,7 +182,7 @@ class VectorWriter(RunWriter):
     def has_known_rows(self) -> bool:
         """Return True if output and index match the manifest, so that rows can be reused.
 
-        They do not after a kill between the renames of `publish`.
+        They differ if a run was killed between the renames of `publish`.
         """
         try:
             return "index" in self.read_unchanged_manifest()
@@ -210,7 +210,8 @@ class VectorRun:
     embedder: RecordEmbedder
     reader: Reader
     target: VectorTarget
-    manifest_entries: Mapping[str, Any] | None = None  # beside the own; None: library versions
+    # Added to the run's entries; None: library versions.
+    manifest_entries: Mapping[str, Any] | None = None
     tally: TokenCounts = field(default_factory=TokenCounts)
     committed: int = 0  # records committed so far, which a resumed run skips
     resumed: int = 0  # records committed by an interrupted run
@@ -277,7 +278,7 @@ class VectorRun:
         embedder = self.embedder
         yield BatchDone(earlier_texts=self.tally.records)
         blocks = self._uncommitted_records()
-        run = embedder.run(self.reader, full=True)
+        run = embedder.run(self.reader, fixed_windows=True)
         run = replace(run, remaining=blocks, start=self.digest.records, tally=self.tally)
         windows = embedder.windows(run)
         if self.target.update:
@@ -394,8 +395,7 @@ class VectorRun:
 class KnownVectors:
     """The ``vectors`` of earlier runs [n, D...], and their rows by digest of the text.
 
-    Digests include the fingerprint, which is what else the vectors depend on. ``reused`` counts
-    texts of this run.
+    Digests include the fingerprint (model and options). ``reused`` counts texts of this run.
     """
 
     def __init__(

@@ -172,7 +172,7 @@ class TokenizeRun(ReaderRun):
     layout: Layout
     # Records tokenized together; None: RECORDS_PER_WINDOW, or as they were read.
     window: int | None = None
-    full: bool = False  # True: every group but the last has that many records
+    fixed_windows: bool = False  # True: windows do not depend on the speed of the input
     characters: int = CHARACTERS  # end a group early when it has this many
     growing: bool = False  # True: the first groups are small
     prepare: Prepare | None = None  # applied to the records first
@@ -200,7 +200,7 @@ class TokenizeRun(ReaderRun):
             groups = record_windows(
                 groups,
                 self.window or RECORDS_PER_WINDOW,
-                full=self.full,
+                fixed_windows=self.fixed_windows,
                 characters=self.characters,
                 growing_from=self.start if self.growing else None,
             )
@@ -270,7 +270,7 @@ class TokenOutput:
         With padding "longest", ``window`` records are padded together.
         """
         if self.layout.padding == "longest":
-            return TokenizeRun(reader, tokenizer, self.layout, window, full=True)
+            return TokenizeRun(reader, tokenizer, self.layout, window, fixed_windows=True)
         return TokenizeRun(reader, tokenizer, self.layout)
 
     def rows(

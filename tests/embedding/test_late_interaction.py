@@ -160,7 +160,7 @@ def test_what_does_not_fit(root, base):
     expansion = {"strategy": "min", "length": 16}
     place = native(deberta(root / "d"), root / "deberta", query_expansion=expansion)
     assert (
-        "DeBERTa cannot be filled" in bad(*EMBED, "-m", place, "a", "--prompt-name", "query").error
+        "not supported for DeBERTa" in bad(*EMBED, "-m", place, "a", "--prompt-name", "query").error
     )
     folder = pylate(base, root / "refused")
     assert "window" in bad(*EMBED, "-m", folder, "a", "--on-truncate", "window", code=2).error

@@ -80,7 +80,7 @@ def test_a_cross_encoder_of_modules_scores_as_it_was_set(engine, tmp_path, outpu
     report = good("evaluate", tmp_path / "pairs.jsonl", "--task", "regress", *argv).rows[0]
     assert (report["task"], report["n"]) == ("regress", len(TEXTS))
     refused = bad("embed", "a", *argv)
-    assert "a cross-encoder, which makes no vector of a text" in refused.error
+    assert "a cross-encoder, which has no text vectors" in refused.error
     assert "bertcli rerank" in refused.hint
     assert "bertcli classify" in good("inspect", tmp_path / "m").out
 
