@@ -9,11 +9,13 @@ call.result(tokenizer.encode_records(records, layout), layout.columns, batched=b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 from bertcli.errors import InputError, UsageError, counted
 from bertcli.io.typed_json import shown
+from bertcli.keywords import refuse_unknown
 from bertcli.model_folder.tokenizer_files import SIDES
 from bertcli.records.input import Input
 from bertcli.records.reader import GivenTexts, refuse_frame
@@ -61,6 +63,19 @@ class Call:
             if value not in allowed:
                 choices = ", ".join(filter(None, allowed))
                 raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
+        for name in ("max_length", "stride", "pad_to_multiple_of"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral | None):
+                raise UsageError(f"{name} is {shown(value)}, not a whole number")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Call:
+        """Return a call with these arguments. Raises TypeError for an unknown one, as Python."""
+        try:
+            refuse_unknown(options, [field.name for field in fields(cls)])
+        except UsageError as unknown:
+            raise TypeError(f"{unknown}: {unknown.hint}") from None
+        return cls(**options)
 
     def layout(self, limit: int | None, default_columns: Collection[str]) -> Layout:
         """Return the layout for these arguments and the tokenizer's limit and default columns.

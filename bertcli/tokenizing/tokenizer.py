@@ -548,7 +548,7 @@ class Tokenizer:
         """
         from bertcli.tokenizing.call import Call
 
-        call = Call(**options)
+        call = Call.of(options)
         records, batched = call.records(text, text_pair)
         layout = call.layout(self.limit, self.model_inputs)
 
@@ -587,7 +587,7 @@ class Tokenizer:
         """Return encoded inputs (a mapping or a list of mappings), padded as in transformers."""
         from bertcli.tokenizing.call import Call
 
-        call = Call(padding=padding, **options)
+        call = Call.of({"padding": padding, **options})
         inputs = encoded_inputs
         batched = True
         names = [*inputs] if isinstance(inputs, Mapping) else []

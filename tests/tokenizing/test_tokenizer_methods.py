@@ -154,3 +154,17 @@ def test_an_encoding_is_lost_on_the_way_to_another_process():
     again = pickle.loads(pickle.dumps(Tokenizer.load()("a")))
     with pytest.raises(BertcliError, match="only what calling a tokenizer returns"):
         again.char_to_token(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": "5"}, 'max_length is "5", not a whole number'),
+        ({"stride": 1.5}, r"stride is 1\.5, not a whole number"),
+    ],
+)
+def test_arguments_of_a_call_are_checked(options, message):
+    with pytest.raises(UsageError, match=message):
+        Tokenizer.load()("a", **options)
+    with pytest.raises(TypeError, match="unknown option 'paddding': did you mean padding"):
+        Tokenizer.load()("a", paddding=True)
