@@ -143,6 +143,43 @@ def recorded_options(
     return updated
 
 
+def options_of_index(
+    index: SearchIndex, folder: ModelFolder, options: EmbedOptions, *, with_corpus: bool
+) -> EmbedOptions:
+    """Return the options, updated with those of an index.
+
+    Raises InputError as `recorded_options` does; ``with_corpus``, also if texts would be divided
+    differently.
+    """
+    recorded = recorded_options(str(index.path), index.fingerprint, folder, options, "index")
+    if with_corpus:
+        recorded_chunking = {"on_truncate": recorded.on_truncate, "at": recorded.at}
+        chunking = {"on_truncate": options.on_truncate, "at": options.at}
+        refuse_other_options(index.path, recorded_chunking, chunking)
+    return recorded
+
+
+def options_of_vectors(path: Path, folder: ModelFolder, options: EmbedOptions) -> EmbedOptions:
+    """Return the options, updated with those of the manifest of vectors; warn if it has none.
+
+    Raises InputError as `recorded_options` does.
+    """
+    OutputFiles(path).tidy()
+    if fingerprint := manifest_of(str(path)).object("fingerprint"):
+        return recorded_options(str(path), fingerprint, folder, options)
+    LOG.warn(f"{path}: no manifest says which model made it; assuming it was {folder.name}")
+    return options
+
+
+def warn_of_other_similarity(embedder: RecordEmbedder) -> None:
+    """Warn if the similarity of the model is none that a search has."""
+    similarity = embedder.sentence.similarity
+    unit = embedder.options.row_unit
+    scores = {"texts": "cosines", "terms": "dot products"}.get(unit, "MaxSim")
+    if similarity and similarity.lower() not in ("cosine", "dot", scores.lower()):
+        LOG.warn(f"{similarity} similarity, the model's, is not available; scores are {scores}")
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """The options of a search: number and similarity of hits, and the files of the corpus.
@@ -227,44 +264,30 @@ class Search:
         """
         if options.explain and compute.sparse:
             raise UsageError(f"{option('explain')} cannot be combined with {option('sparse')}")
-        path = str(options.vectors)
         index = None
         check = None
         if options.index is not None:
-            path = str(options.index)
             index = open_index(options.index)
-            if index is None and reader is None:
-                raise InputError(f"{path}: index not found", f"{option('corpus')} FILE makes it")
             if index is not None:
-                requested = compute
-                compute = recorded_options(path, index.fingerprint, folder, compute, "index")
-                if reader is not None:
-                    recorded_chunking = {"on_truncate": compute.on_truncate, "at": compute.at}
-                    chunking = {"on_truncate": requested.on_truncate, "at": requested.at}
-                    refuse_other_options(options.index, recorded_chunking, chunking)
-        elif options.vectors is not None and options.vectors.exists():
-            OutputFiles(options.vectors).tidy()
-            manifest = manifest_of(path)
-            if fingerprint := manifest.object("fingerprint"):
-                compute = recorded_options(path, fingerprint, folder, compute)
-            else:
-                LOG.warn(
-                    f"{path}: no manifest says which model made it; assuming it was {folder.name}"
+                compute = options_of_index(index, folder, compute, with_corpus=reader is not None)
+            elif reader is None:
+                raise InputError(
+                    f"{options.index}: index not found", f"{option('corpus')} FILE makes it"
                 )
-            if digest := manifest.text("sha256"):
+        elif options.vectors is not None and options.vectors.exists():
+            compute = options_of_vectors(options.vectors, folder, compute)
+            if digest := manifest_of(str(options.vectors)).text("sha256"):
                 check = in_background(
                     refuse_changed_file, options.vectors, digest, InputError, MAKE_AGAIN
                 )
         elif reader is None:
             raise InputError(
-                f"{path}: file not found", f"{option('corpus')} FILE computes the vectors"
+                f"{options.vectors}: file not found",
+                f"{option('corpus')} FILE computes the vectors",
             )
         embedder = RecordEmbedder.open(folder, compute)
-        similarity = embedder.sentence.similarity
-        scores = {"texts": "cosines", "terms": "dot products"}.get(compute.row_unit, "MaxSim")
-        available = (None, "cosine", "dot", scores.lower())
-        if not options.similarity and (similarity and similarity.lower()) not in available:
-            LOG.warn(f"{similarity} similarity, the model's, is not available; scores are {scores}")
+        if not options.similarity:
+            warn_of_other_similarity(embedder)
         query_embedder = None
         if compute.sparse and has_routes(folder):
             query_options = replace(
