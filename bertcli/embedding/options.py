@@ -278,14 +278,7 @@ def read_sentence_settings(
         hint = (
             f"give {option('pooling')} (mean, cls, ...) to take the vectors of the encoder inside"
         )
-        required = required_option(folder)
-        if required:
-            raise ModelError(f"{folder}: has no text vectors", f"give {required}; or {hint}")
-        if modules and is_cross_encoder(folder) and not scores:
-            raise ModelError(
-                f"{folder}: a cross-encoder, which has no text vectors",
-                f"bertcli rerank and classify run it; or {hint}",
-            )
+        _refuse_without_text_vectors(folder, hint, scores=scores)
         if unknown:
             raise ModelError(f"{modules_file}: unsupported module {', '.join(unknown)}", hint)
         if modules and not poolings:
@@ -303,17 +296,8 @@ def read_sentence_settings(
         similarity=settings.text("similarity_fn_name"),
         transformer=transformer,
     )
-    if static:  # a text vector is the mean of the token vectors
-        library = "sentence-transformers"
-        found_in = "modules.json"
-        if folder.is_model2vec:
-            config = folder.json_object("config.json")
-            limit = config.integer("max_length", 1) if "max_length" in config else MODEL2VEC_TOKENS
-            normalize = config.switch("normalize") or False
-            sentence = replace(sentence, max_length=limit, normalize=normalize)
-            library = "model2vec"
-            found_in = "config.json"
-        return replace(sentence, pooling=("mean",), static=library, found_in=found_in)
+    if static:
+        return _with_static_settings(sentence, folder)
     limit = sentence_limit(inner)
     lower_case = inner.switch("do_lower_case") or False
     sentence = replace(sentence, max_length=limit, lower_case=lower_case)
@@ -322,6 +306,34 @@ def read_sentence_settings(
     found_in = f"{poolings[-1]}/config.json"  # as in sentence-transformers, the last one decides
     modes, include_prompt = _read_pooling(folder, found_in)
     return replace(sentence, pooling=modes, include_prompt=include_prompt, found_in=found_in)
+
+
+def _refuse_without_text_vectors(folder: ModelFolder, hint: str, *, scores: bool) -> None:
+    """Raise ModelError for a model of other vectors, or for a cross-encoder without ``scores``."""
+    if required := required_option(folder):
+        raise ModelError(f"{folder}: has no text vectors", f"give {required}; or {hint}")
+    if folder.modules and is_cross_encoder(folder) and not scores:
+        raise ModelError(
+            f"{folder}: a cross-encoder, which has no text vectors",
+            f"bertcli rerank and classify run it; or {hint}",
+        )
+
+
+def _with_static_settings(sentence: SentenceSettings, folder: ModelFolder) -> SentenceSettings:
+    """Return the settings with those of a table, whose text vectors are means of token vectors."""
+    sentence = replace(sentence, pooling=("mean",))
+    if not folder.is_model2vec:
+        return replace(sentence, static="sentence-transformers", found_in="modules.json")
+    config = folder.json_object("config.json")
+    limit = config.integer("max_length", 1) if "max_length" in config else MODEL2VEC_TOKENS
+    normalize = config.switch("normalize") or False
+    return replace(
+        sentence,
+        max_length=limit,
+        normalize=normalize,
+        static="model2vec",
+        found_in="config.json",
+    )
 
 
 def _modules_after_pooling(
