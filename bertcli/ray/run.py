@@ -333,8 +333,8 @@ def plan_shards(source: Input, output: str, file_format: str) -> list[Shard]:
                 "rename one of them",
             )
     if is_local(folder):
-        folders = {local_path(place).parent for place in shards}
-        outputs = chain.from_iterable(place.glob("*") for place in folders)
+        folders = {local_path(output).parent for output in shards}
+        outputs = chain.from_iterable(output_folder.glob("*") for output_folder in folders)
         refuse_inputs(map(local_path, names), [local_path(folder), *outputs])
     return [*shards.values()]
 
@@ -395,8 +395,8 @@ MANIFEST_NAME = "manifest.json"
 def total_counts(results: Sequence[ShardResult]) -> TokenCounts:
     """Return the summed counts of all shards."""
     tally = TokenCounts()
-    for shard in results:
-        tally.merge(shard.tally)
+    for result in results:
+        tally.merge(result.tally)
     return tally
 
 

@@ -72,8 +72,8 @@ class Members(NamedTuple):
         record = self.texts[int(self.rows.searchsorted(row))]
         return record._replace(id=row) if record.id is None else record
 
-    def names(self, *, with_location: bool | None) -> tuple[str, ...]:
-        """Return the names of the attributes that say where a text comes from."""
+    def location_fields(self, *, with_location: bool | None) -> tuple[str, ...]:
+        """Return the fields that say where a text comes from."""
         has_ids = any(key is not None for key in self.texts.ids or ())
         return (*(["id"] if has_ids else ()), *(ORIGIN if with_location else ()))
 
@@ -117,15 +117,15 @@ class DuplicateRun(ABC):
         return is_kept
 
     @property
-    def kept_names(self) -> tuple[str, ...]:
-        """The names of the attributes that say where a kept text comes from."""
-        return self.names
+    def kept_location_fields(self) -> tuple[str, ...]:
+        """The fields that say where a kept text comes from."""
+        return self.location_fields
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the attributes that say where a text comes from."""
+    def location_fields(self) -> tuple[str, ...]:
+        """The fields that say where a text comes from."""
         with_location = self.search.texts.source.fields.with_location
-        return self.members.names(with_location=with_location)
+        return self.members.location_fields(with_location=with_location)
 
     def fields(self, group: DuplicateGroup) -> dict[str, Any]:
         """Return the fields of a group to write, with ids, files and lines if there are any."""
@@ -133,9 +133,9 @@ class DuplicateRun(ABC):
         columns = {self.kept_key: group.keep, "rows": rows, "scores": group.scores.tolist()}
         kept = self.kept_members.record(group.keep)
         for name in ("id", *ORIGIN):
-            if name in self.kept_names:
+            if name in self.kept_location_fields:
                 columns[f"{self.kept_key}_{name}"] = getattr(kept, name)
-            if name in self.names:
+            if name in self.location_fields:
                 columns[f"{name}s"] = [getattr(self.members.record(row), name) for row in rows]
         return columns
 
@@ -257,17 +257,17 @@ class Overlap(DuplicateRun):
         return self.groups
 
     @property
-    def kept_names(self) -> tuple[str, ...]:
-        """The names of the attributes that say where a text of the other corpus comes from."""
+    def kept_location_fields(self) -> tuple[str, ...]:
+        """The fields that say where a text of the other corpus comes from."""
         with_location = self.other.texts.source.fields.with_location
-        return self.kept_members.names(with_location=with_location)
+        return self.kept_members.location_fields(with_location=with_location)
 
     def kept_columns(self, group: DuplicateGroup) -> dict[str, Any]:
         """Return the columns of a table for the text of the other corpus."""
         record = self.kept_members.record(group.keep)
         columns = super().kept_columns(group)
         for name in ORIGIN:
-            if name in self.kept_names:
+            if name in self.kept_location_fields:
                 columns[f"{self.kept_key}_{name}"] = getattr(record, name)
         return {**columns, f"{self.kept_key}_text": record.text}
 
@@ -284,8 +284,8 @@ class Overlap(DuplicateRun):
     def summary(self) -> str:
         """The numbers of texts that the other corpus has, and of those that it has exactly."""
         paths = self.other.texts.source.paths
-        place = paths[0] if len(paths) == 1 else counted(len(paths), "file")
-        summary = f"{self.dropped:,} of {counted(self.records, 'text')} are in {place}"
+        corpus = paths[0] if len(paths) == 1 else counted(len(paths), "file")
+        summary = f"{self.dropped:,} of {counted(self.records, 'text')} are in {corpus}"
         return f"{summary}, {self.exact:,} of them exactly" if self.dropped else summary
 
 

@@ -139,7 +139,7 @@ class InputDigest:
             column.update(encoded.encode())
         self.records += len(records)
 
-    def of(self, columns: int = READ_COLUMNS) -> str:
+    def hexdigest(self, columns: int = READ_COLUMNS) -> str:
         """Return the hexadecimal digest of so many columns, in the order of `RecordBatch`."""
         digests = "".join(column.hexdigest() for column in self.columns[:columns])
         return self.sha256(digests.encode()).hexdigest()
@@ -147,7 +147,7 @@ class InputDigest:
     @property
     def texts(self) -> str:
         """The digest of texts and pairs only, without ids and other fields."""
-        return self.of(TEXT_COLUMNS)
+        return self.hexdigest(TEXT_COLUMNS)
 
 
 def model_digests(folder: ModelFolder) -> dict[str, Any]:

@@ -312,7 +312,7 @@ class VectorRun:
             self.digest.add(block[:records_left])
             uncommitted = block[records_left:]
             records_left -= len(block[:records_left])
-        if self.earlier and self.digest.of() != self.earlier["input"]:
+        if self.earlier and self.digest.hexdigest() != self.earlier["input"]:
             raise OutputError(
                 f"{self.target.path}: the first {self.earlier['records']} records are not those of "
                 "the run that is resumed",
@@ -332,7 +332,7 @@ class VectorRun:
         return Commit(
             {
                 "records": self.digest.records,
-                "input": self.digest.of(),
+                "input": self.digest.hexdigest(),
                 "tally": asdict(self.tally),
             }
         )
@@ -343,7 +343,7 @@ class VectorRun:
             **(self.manifest_entries or {}),
             "same_bits": self.embedder.runtime.engine.same_bits,
             "counts": asdict(self.tally) | {"skipped": self.reader.skipped},
-            "input_sha256": self.digest.of(),
+            "input_sha256": self.digest.hexdigest(),
             "corpus_sha256": self.digest.texts,
         }
 
