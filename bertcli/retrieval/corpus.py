@@ -263,14 +263,14 @@ class StoredTexts(HitTexts):
 
     def records(self, rows: Set[int], count: int) -> Texts:
         """Return the records of the given rows. Raises InputError as `stored_records` does."""
-        return stored_records(self.path, rows, self.names)
+        return dict(stored_records(self.path, rows, self.names))
 
     def found_empty(self, records: Texts, count: int) -> bool:
         """Return True if some of the records are empty; then ``empty`` has all such rows."""
         if self.with_empty or not any(map(is_stored_empty, records.values())):
             return False
-        texts = stored_records(self.path, range(count), names=[])
-        self.empty = [row for row, record in texts.items() if is_stored_empty(record)]
+        all_records = stored_records(self.path, range(count), names=[])
+        self.empty = [row for row, record in all_records if is_stored_empty(record)]
         return True
 
 
@@ -295,22 +295,22 @@ def records_of_rows(rows: Container[int], blocks: Iterable[Sequence[Record]]) ->
     return {row: record for row, record in records if row in rows}
 
 
-def stored_records(path: str, rows: Container[int], names: Sequence[str] | None = None) -> Texts:
-    """Return the ids, texts and fields stored with the vectors of these rows.
+def stored_records(
+    path: str, rows: Container[int], names: Sequence[str] | None = None
+) -> Iterator[tuple[int, Record]]:
+    """Yield each of these rows, with the id, text and fields that are stored with its vector.
 
     They are in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids only), else in an index
     beside the vectors. A missing text is None. ``names`` are the fields to keep; None: all.
     Raises InputError if they cannot be read or a field is missing.
     """
-    records: Texts = {}
     for row, fields in enumerate(_stored_fields(path, rows)):
         if row not in rows:
             continue
         hidden = STORED_FIELDS | ({START} if STOP in fields else set())  # of tokens, not a chunk
         carried = {name: value for name, value in fields.items() if name not in hidden}
         text: Any = fields.get("text")
-        records[row] = Record(text, id=fields.get("id"), extra=kept_fields(carried, names, path))
-    return records
+        yield row, Record(text, id=fields.get("id"), extra=kept_fields(carried, names, path))
 
 
 def _stored_fields(path: str, needed_rows: Container[int]) -> Iterator[dict[str, Any]]:
