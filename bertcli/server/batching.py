@@ -89,6 +89,8 @@ class Batcher:
         """Return the results of texts. If the caller is cancelled, no more of them are run."""
         if self.stopped:
             raise self.stopped
+        if not rows:
+            return []
         job = Job(rows, runner)
         self.jobs.append(job)
         self.arrived.set()

@@ -114,15 +114,19 @@ def truncation_side(body: JsonObject) -> str | None:
 
 
 def truncated_texts(
-    rows: Sequence[Encoded], limit: int, body: JsonObject, key: str
+    rows: Sequence[Encoded], limit: int, body: JsonObject, key: str, *, is_list: bool = True
 ) -> Sequence[int]:
-    """Return the indices of truncated texts; RequestError for the first without ``truncate``."""
+    """Return the indices of truncated texts; RequestError for the first without ``truncate``.
+
+    ``is_list`` is False for the only text of a key, whose index is not told.
+    """
     may_truncate = body.switch("truncate")
     truncated = [index for index, row in enumerate(rows) if row.dropped_tokens]
     if truncated and not may_truncate:
         row = rows[truncated[0]]
+        index = f" {truncated[0]}" if is_list else ""
         raise RequestError(
-            f"{key} {truncated[0]} has {row.length + row.dropped_tokens} tokens, and the model "
+            f"{key}{index} has {row.length + row.dropped_tokens} tokens, and the model "
             f"takes {limit}",
             '"truncate": true truncates texts',
             status=413,

@@ -121,7 +121,7 @@ def similarity(model: ServedModel, body: JsonObject, most_texts: int) -> Work:
     source = inputs.needed("source_sentence", TEXT)
     sentences = text_list(inputs, "sentences")
     runner = changed_vectors(model, options)
-    source_work = work_on(runner, [source], options, "source_sentence", 1)
+    source_work = work_on(runner, [source], options, "source_sentence", 1, is_list=False)
     work = work_on(runner, sentences, options, "sentences", most_texts)
     truncated = [*("source_sentence" for _ in source_work.truncated), *work.truncated]
 
@@ -322,6 +322,8 @@ def work_on(
     body: JsonObject,
     key: str,
     most_texts: int,
+    *,
+    is_list: bool = True,
 ) -> Work:
     """Return the work on inputs of a request, which answers with the results of the runner.
 
@@ -330,5 +332,5 @@ def work_on(
     """
     refuse_many(len(inputs), most_texts, key)
     rows = runner.encoded(inputs, truncation_side(body))
-    truncated = truncated_texts(rows, runner.limit, body, key)
+    truncated = truncated_texts(rows, runner.limit, body, key, is_list=is_list)
     return Work(list, rows, runner, truncated)

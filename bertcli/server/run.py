@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
@@ -26,6 +28,7 @@ from bertcli.server.served_model import ServedModel
 GRACE_SECONDS = 0.3  # after a signal, in which clients may still connect
 IDLE_SECONDS = 1.0  # after that, in which those that are connected may send a last request
 HURRIED_SECONDS = 0.5  # after a second signal, in which errors may be sent
+LAST_SECONDS = 1.5  # after a second signal, in which the server may end by itself
 MISSING_ADDRESS_ERRORS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # also: no IPv6
 
 
@@ -58,6 +61,7 @@ class DrainingServer(uvicorn.Server):
         self.service = service
         self.listeners = listeners
         self.ready = ready
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.signal_time: float | None = None
         self.is_accepting = True
         self.is_hurried = False
@@ -81,7 +85,14 @@ class DrainingServer(uvicorn.Server):
         elif not self.is_hurried:
             self.is_hurried = True
             self.service.batcher.fail_all(RequestError("the server was stopped", status=503))
-            self.loop.call_soon_threadsafe(self.loop.call_later, HURRIED_SECONDS, self.disconnect)
+            if self.loop:
+                self.loop.call_soon_threadsafe(
+                    self.loop.call_later, HURRIED_SECONDS, self.disconnect
+                )
+            # Python would wait for threads that compute: nobody wants their results.
+            end = threading.Timer(LAST_SECONDS, os._exit, [0])
+            end.daemon = True
+            end.start()
         self.service.is_stopping = True
 
     def disconnect(self) -> None:

@@ -207,9 +207,9 @@ def test_a_full_queue():
 class background:
     """Send a request from a thread, and leave without its answer unless `wait` is called."""
 
-    def __init__(self, served, body):
+    def __init__(self, served, body, path="/embed"):
         self.connection = served.connect()
-        self.connection.request("POST", "/embed", json.dumps(body))
+        self.connection.request("POST", path, json.dumps(body))
 
     def __enter__(self):
         return self
@@ -395,6 +395,16 @@ def test_two_signals_wait_for_no_body(content):
         start = time.monotonic()
         assert served.stop(signal.SIGINT) == 0
         assert time.monotonic() - start < 10  # it would wait 30 s for the body
+
+
+def test_two_signals_wait_for_no_computation():
+    with running() as served, background(served, {"inputs": "!" * 4_000_000}, path="/tokenize"):
+        time.sleep(2)
+        served.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        start = time.monotonic()
+        assert served.stop(signal.SIGINT) == 0
+        assert time.monotonic() - start < 10  # of about a minute
 
 
 def test_what_it_prints(monkeypatch):
