@@ -210,8 +210,9 @@ def array_of_stream(stream: IO[bytes]) -> StoredArray:
     def in_fortran_order() -> IO[bytes]:
         return stream_of(_rows_of_columns(stream.read(), dtype, shape), io.BytesIO())
 
+    is_transposed = is_fortran_order and len(shape) > 1  # else both orders are the same
     return StoredArray(
-        dtype, shape, in_fortran_order if is_fortran_order else lambda: stream, str(dtype)
+        dtype, shape, in_fortran_order if is_transposed else lambda: stream, str(dtype)
     )
 
 

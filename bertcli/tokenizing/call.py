@@ -65,7 +65,7 @@ class Call:
                 raise UsageError(f"unknown {name} {value!r}", f"one of {choices}")
         for name in ("max_length", "stride", "pad_to_multiple_of"):
             value = getattr(self, name)
-            if not isinstance(value, Integral | None):
+            if isinstance(value, bool) or not isinstance(value, Integral | None):
                 raise UsageError(f"{name} is {shown(value)}, not a whole number")
 
     @classmethod

@@ -40,6 +40,11 @@ def test_arrays_in_fortran_order_are_read(tmp_path, texts):
     for name in ("f.npy", "f.npz"):
         (agreement,) = good("compare", tmp_path / name, tmp_path / "c.npy").rows
         assert agreement["identical"] and agreement["shape"] == [3, 384]
+    with open(tmp_path / "one.npy", "wb") as file:
+        header = {"descr": "<f4", "fortran_order": True, "shape": ()}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(np.float32(7).tobytes())
+    assert good("inspect", tmp_path / "one.npy", "--json").rows[0]["arrays"][0]["shape"] == []
     ids = np.asfortranarray([[101, 7632, 102], [101, 4937, 102]])
     np.save(tmp_path / "ids.npy", ids)
     decoded = good("decode", "-q", "-i", tmp_path / "ids.npy").out

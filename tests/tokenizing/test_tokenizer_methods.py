@@ -160,6 +160,7 @@ def test_an_encoding_is_lost_on_the_way_to_another_process():
     ("options", "message"),
     [
         ({"max_length": "5"}, 'max_length is "5", not a whole number'),
+        ({"max_length": True}, "max_length is true, not a whole number"),
         ({"stride": 1.5}, r"stride is 1\.5, not a whole number"),
     ],
 )
