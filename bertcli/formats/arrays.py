@@ -326,8 +326,9 @@ class EqualRows:
         self.length = 0
 
     def add(self, columns: Mapping[str, FlatLists], count: int) -> None:
-        """Append rows; with a ``count`` of 0 they are a header, which has the length of rows.
+        """Append ``count`` rows. With 0, store nothing: the one list per column is a header.
 
+        A header, like the first row, sets the length of all rows.
         Raises OutputError for a row of another length.
         """
         import numpy as np
@@ -393,8 +394,9 @@ class RaggedRows:
 def ids_writer_of(file_format: str, *, ragged: bool = False) -> Callable[[IO[bytes]], Any]:
     """Return the writer of npy (input_ids only), npz or safetensors.
 
-    A writer is a context manager from an open file to a function that takes rows. Without
-    ``ragged``, that function raises OutputError for rows of different lengths.
+    A writer is a context manager from an open file to a function that takes rows. The file is
+    written when the context ends, and not at all if there was neither a row nor a header, unless
+    ``ragged``. Without ``ragged``, the function raises OutputError for rows of different lengths.
     """
 
     @contextmanager

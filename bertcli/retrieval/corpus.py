@@ -90,7 +90,10 @@ RECORD_FIELDS = ("id", "text")  # `STORED_FIELDS` of a `Record`
 
 
 class VectorFile:
-    """Vectors of a corpus in a file, which may be written by another program."""
+    """Vectors of a corpus in a file, which may be written by another program.
+
+    ``check`` runs meanwhile, and fails if the file was changed after it was made.
+    """
 
     def __init__(self, path: str, check: Future[None] | None = None) -> None:
         self.path = path
@@ -104,7 +107,7 @@ class VectorFile:
     def blocks(self, dim: int, *, any_model: bool = False) -> Iterator[Array]:
         """Yield blocks of vectors, one vector per text, as `read_text_vectors` does.
 
-        Then raises InputError if the file was changed after it was made.
+        Then raises the error of ``check``, if given.
         """
         blocks = read_text_vectors(self.path, dim, any_model=any_model)
         return checked(blocks, self.check) if self.check else blocks
@@ -112,7 +115,7 @@ class VectorFile:
     def lists(self, names: TermNames | None) -> Iterator[Sequence[Array]]:
         """Yield lists of token vectors or term weights per text, as `read_vector_lists` does.
 
-        Then raises InputError as above.
+        Then raises the error of ``check``, if given.
         """
         lists = read_vector_lists(self.path, names)
         return checked(lists, self.check) if self.check else lists
@@ -266,7 +269,10 @@ class StoredTexts(HitTexts):
         return dict(stored_records(self.path, rows, self.names))
 
     def found_empty(self, records: Texts, count: int) -> bool:
-        """Return True if some of the records are empty; then ``empty`` has all such rows."""
+        """Return True if some of the records are empty; then ``empty`` has all such rows.
+
+        With ``with_empty``, always False.
+        """
         if self.with_empty or not any(map(is_stored_empty, records.values())):
             return False
         all_records = stored_records(self.path, range(count), names=[])
@@ -280,7 +286,7 @@ def empty_rows(records: Iterable[Record], first_row: int) -> list[int]:
 
 
 def is_stored_empty(record: Record) -> bool:
-    """Return True for an empty text; a row without a stored text has none."""
+    """Return True if the stored text has only white space; False if no text is stored."""
     return not str(record.text).strip()
 
 
@@ -300,9 +306,10 @@ def stored_records(
 ) -> Iterator[tuple[int, Record]]:
     """Yield each of these rows, with the id, text and fields that are stored with its vector.
 
-    They are in the rows of JSONL, CSV and Parquet, in an array of NPZ (ids only), else in an index
-    beside the vectors. A missing text is None. ``names`` are the fields to keep; None: all.
-    Raises InputError if they cannot be read or a field is missing.
+    They are in the rows of JSONL, CSV and Parquet. For arrays, they are in an index beside the
+    vectors, if there is one, else in an array of NPZ (ids only). A missing text is None. ``names``
+    are the fields to keep; None: all. Raises InputError if they cannot be read or a field is
+    missing.
     """
     for row, fields in enumerate(_stored_fields(path, rows)):
         if row not in rows:

@@ -1,7 +1,9 @@
 """Hard negatives for pairs: texts of a corpus that are near the anchor, and are not its positive.
 
-mining = Mining(search, pairs)
-for rows in mining: ...             # {"anchor": ..., "positive": ..., "negative": ..., ...}
+    mining = Mining(search, reader)     # of records with an anchor and a positive
+    for rows in mining: ...             # [{"anchor": ..., "positive": ..., "negative": ..., ...}]
+
+`bertcli similar --mine` writes these rows.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from bertcli.retrieval.search import QUERIES_PER_BATCH, Search, add_stored
 class Mining:
     """A pass that finds hard negatives for pairs of anchor and positive.
 
+    A negative scores less than the positive by ``margin`` or more (0: at most as much). It is not
+    the anchor, and not a positive of the same anchor in another pair.
     ``pairs`` and ``negatives`` count the pairs that were read and the negatives that were found.
     """
 
@@ -91,7 +95,7 @@ class Mining:
             yield rows
 
     def _excluded(self, texts: CorpusTexts) -> Array:
-        """Return the rows of empty texts and of repeated texts."""
+        """Return the rows of empty texts, and of texts that repeat an earlier one."""
         seen: set[int] = set()
         rows = list(texts.empty)
         records = chain.from_iterable(texts.blocks(texts.digest.records))

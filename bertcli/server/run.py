@@ -76,7 +76,8 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note a signal: from the first one on, `on_tick` ends the server.
 
-        A second one fails the requests that wait for results, and has the server end soon.
+        A second one fails the requests that wait for results, closes all connections after
+        `HURRIED_SECONDS`, and ends the process without cleanup after `LAST_SECONDS`.
         """
         if sig == signal.SIGINT:
             erase_interrupt_echo()
@@ -96,7 +97,7 @@ class DrainingServer(uvicorn.Server):
         self.service.is_stopping = True
 
     def disconnect(self) -> None:
-        """Close all connections, without which the server ends."""
+        """Close all connections: the server ends when none is left."""
         for connection in [*self.server_state.connections]:
             connection.transport.abort()
 
@@ -211,8 +212,8 @@ def cannot_bind(settings: ServerSettings, failed: OSError) -> OutputError:
 def host_addresses(settings: ServerSettings) -> list[tuple[int, int, Any]]:
     """Return family, protocol and socket address of each address of the host, IPv4 first.
 
-    Raises UsageError for an empty key, an unknown host, and an address that other machines reach
-    without a key.
+    Raises UsageError for a key that is empty or has unprintable characters, an unknown host, and an
+    address that other machines reach without a key.
     """
     host = settings.host
     if settings.api_key is not None and not settings.api_key.strip():

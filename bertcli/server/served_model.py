@@ -161,7 +161,10 @@ class LogitRunner:
         return [result.fields["logits"] for result in results]
 
     def scores(self, logits: np.ndarray, *, raw: bool) -> list[float]:
-        """Return scores from 0 to 1 of logits [k], as text-embeddings-inference, or the logits."""
+        """Return the scores of logits [k], or with ``raw`` the logits.
+
+        One label: sigmoid. Several: the model's function, which changes nothing for regression.
+        """
         if raw:
             return logits.tolist()
         function = "Sigmoid" if len(self.labels) == 1 else self.task.function
@@ -206,7 +209,7 @@ class ServedModel:
 
     @property
     def routes(self) -> str:
-        """The routes that the model answers, for messages."""
+        """The routes for what the model computes, for messages and `GET /info`."""
         return STATIC_ROUTES if self.folder.is_static else ROUTES[self.purpose]
 
     def open(self) -> EmbeddingRunner | LogitRunner:
